@@ -1,0 +1,1 @@
+//! Bands, flows, fairness, ordering, starvation, saturation: pure admission

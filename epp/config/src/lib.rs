@@ -1,0 +1,1 @@
+//! Strict configuration with line numbers: the llm-d dialect and our sections

@@ -1,0 +1,1 @@
+//! The core of one pool: admission, scheduler and endpoint table behind one pure step

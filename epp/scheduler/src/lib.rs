@@ -1,0 +1,1 @@
+//! Filters, scorers, pickers, profiles: pure choice of an endpoint

@@ -1,0 +1,1 @@
+//! Total parsers and byte editors: API dialects, SSE, usage, metrics text

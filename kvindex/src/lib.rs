@@ -1,0 +1,1 @@
+//! A live, exact prefix index fed by KV events

@@ -1,0 +1,1 @@
+//! Engine step model, and the emulated engine server behind a feature

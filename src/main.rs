@@ -1,0 +1,2 @@
+//! Command line: parse, wire, run. Nothing else.
+fn main() {}

@@ -1,0 +1,1 @@
+//! Scripted Envoy, engine and client for tests
