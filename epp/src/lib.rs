@@ -1,1 +1,28 @@
-//! The request path: exchange, ext_proc front, HTTP front, discovery, telemetry, admin
+//! The request path.
+//!
+//! ```text
+//!  Envoy ──gRPC──> extproc ─┐                        ┌─> scheduler
+//!                           ├─> exchange ─> pipeline ─> shell ─> pool
+//!  client ──HTTP──> http ───┘      (sans I/O)              (one short lock)
+//!                     └─> endpoints                discovery, telemetry ─^
+//! ```
+//!
+//! [`exchange`] is one request's life as a state machine; [`extproc`] and [`http`] only move bytes for it.
+//! [`shell`] owns the pools and their guards, [`discovery`] and [`telemetry`] feed them, [`admin`] shows them,
+//! [`gateway`] wires all of it from a configuration.
+
+pub mod admin;
+pub mod clock;
+pub mod discovery;
+pub mod exchange;
+pub mod extproc;
+pub mod gateway;
+pub mod headers;
+pub mod http;
+pub mod metrics;
+pub mod net;
+pub mod outcome;
+pub mod pipeline;
+pub mod shell;
+pub mod telemetry;
+pub mod tls;

@@ -1,0 +1,190 @@
+//! Metrics and read-only views on their own port.
+
+use std::{convert::Infallible, fmt::Write as _, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use http::{Request, Response, StatusCode, header};
+use http_body_util::Full;
+use hyper::{body::Incoming, service::service_fn};
+use hyper_util::{
+    rt::{TokioExecutor, TokioIo},
+    server::conn::auto,
+};
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use wicketgate_pool::scheduler::{Endpoint, Nanos};
+
+use crate::{
+    net::{Shutdown, accept},
+    pipeline::Pipeline,
+};
+
+/// Connections at once: scrapers and a few people.
+const CONNECTIONS: usize = 256;
+
+/// What the page shows besides the pipeline.
+pub struct Views {
+    /// The pipeline whose state is shown.
+    pub pipeline: Arc<Pipeline>,
+    /// The effective configuration, as YAML, without secrets.
+    pub config: Box<dyn Fn() -> String + Send + Sync>,
+    /// True while the process takes new requests.
+    pub ready: Box<dyn Fn() -> bool + Send + Sync>,
+}
+
+/// Serves the views until shutdown.
+pub async fn serve(listener: TcpListener, views: Arc<Views>, shutdown: Shutdown) {
+    accept(listener, None, CONNECTIONS, shutdown, move |connection, _| {
+        let views = Arc::clone(&views);
+        async move {
+            let service = service_fn(move |request| {
+                let answer = answer(&views, &request);
+                async move { Ok::<_, Infallible>(answer) }
+            });
+            let builder = auto::Builder::new(TokioExecutor::new());
+            // A reader that goes away in the middle of a page is its own business.
+            let _ = builder.serve_connection(TokioIo::new(connection), service).await;
+        }
+    })
+    .await;
+}
+
+fn answer(views: &Views, request: &Request<Incoming>) -> Response<Full<Bytes>> {
+    if request.method() != http::Method::GET {
+        return text(StatusCode::METHOD_NOT_ALLOWED, "text/plain", "only GET\n".into());
+    }
+    let json = |value: Value| text(StatusCode::OK, "application/json", format!("{value:#}\n"));
+    match request.uri().path() {
+        "/metrics" => match page(&views.pipeline) {
+            Ok(page) => {
+                let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+                text(StatusCode::OK, kind, page)
+            }
+            Err(_) => text(StatusCode::INTERNAL_SERVER_ERROR, "text/plain", String::new()),
+        },
+        "/healthz" => text(StatusCode::OK, "text/plain", "ok\n".into()),
+        "/readyz" if (views.ready)() => text(StatusCode::OK, "text/plain", "ready\n".into()),
+        "/readyz" => text(StatusCode::SERVICE_UNAVAILABLE, "text/plain", "not ready\n".into()),
+        "/debug/config" => text(StatusCode::OK, "application/yaml", (views.config)()),
+        "/debug/endpoints" => json(endpoints(&views.pipeline)),
+        "/debug/held" => json(held(&views.pipeline)),
+        "/debug/decisions" => json(decisions(&views.pipeline)),
+        _ => {
+            let index = "/metrics\n/healthz\n/readyz\n/debug/config\n/debug/endpoints\n/debug/held\n/debug/decisions\n";
+            text(StatusCode::NOT_FOUND, "text/plain", index.into())
+        }
+    }
+}
+
+fn text(status: StatusCode, kind: &'static str, body: String) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::from(body));
+    *response.status_mut() = status;
+    let kind = header::HeaderValue::from_static(kind);
+    response.headers_mut().insert(header::CONTENT_TYPE, kind);
+    response
+}
+
+/// Requests that each pool holds, and its counts.
+fn held(pipeline: &Pipeline) -> Value {
+    let routes = pipeline.routes();
+    let pools = routes.pools.iter();
+    pools.map(|(name, shell)| (name.to_string(), json!(shell.held()))).collect()
+}
+
+fn decisions(pipeline: &Pipeline) -> Value {
+    let routes = pipeline.routes();
+    let pools = routes.pools.iter();
+    pools.map(|(name, shell)| (name.to_string(), json!(shell.records()))).collect()
+}
+
+fn endpoints(pipeline: &Pipeline) -> Value {
+    let routes = pipeline.routes();
+    let pools = routes.pools.iter();
+    pools
+        .map(|(name, shell)| {
+            let rows = shell.endpoints(|rows, now| {
+                rows.iter().map(|row| endpoint(row, now)).collect::<Vec<_>>()
+            });
+            (name.to_string(), json!(rows))
+        })
+        .collect()
+}
+
+/// One endpoint as an operator wants to see it: what is known and how old it is.
+fn endpoint(row: &Endpoint, now: Nanos) -> Value {
+    let age = |at: Nanos| Duration::from_nanos(now.saturating_sub(at)).as_secs_f64();
+    let reading = |reading: Option<wicketgate_pool::scheduler::Reading>| {
+        reading.map(|reading| json!({"value": reading.value, "age_s": age(reading.at)}))
+    };
+    json!({
+        "name": row.name,
+        "address": row.address,
+        "incarnation": row.id.0,
+        "weight": row.weight,
+        "draining": row.draining,
+        "joined_s_ago": age(row.joined),
+        "in_flight": {"requests": row.load.requests, "tokens": row.load.tokens},
+        "waiting": reading(row.telemetry.waiting),
+        "running": reading(row.telemetry.running),
+        "kv_usage": reading(row.telemetry.kv_usage),
+        "scrape_failures": row.telemetry.failures,
+        "health": row.health,
+    })
+}
+
+/// The registry's page with the pools' present state before its end mark.
+fn page(pipeline: &Pipeline) -> Result<String, std::fmt::Error> {
+    let mut page = pipeline.metrics.page()?;
+    let end = page.trim_end().len() - "# EOF".len();
+    page.truncate(end);
+    let routes = pipeline.routes();
+    let mut pools = Vec::new();
+    let mut rows = Vec::new();
+    for (pool, shell) in &routes.pools {
+        pools.push((Arc::clone(pool), shell.held()));
+        shell.endpoints(|endpoints, _| {
+            for row in endpoints {
+                let labels = format!("pool=\"{}\",endpoint=\"{}\"", label(pool), label(&row.name));
+                let kv = row.telemetry.kv_usage.map_or(f64::NAN, |reading| reading.value);
+                rows.push((labels, row.load.requests, row.load.tokens, row.telemetry.failures, kv));
+            }
+        });
+    }
+    gauge(&mut page, "pool_inflight_requests", "Requests dispatched and not ended")?;
+    for (pool, held) in &pools {
+        let pool = label(pool);
+        writeln!(page, "wicketgate_pool_inflight_requests{{pool=\"{pool}\"}} {}", held.running)?;
+    }
+    gauge(&mut page, "pool_waiting_requests", "Requests waiting for a place")?;
+    for (pool, held) in &pools {
+        let pool = label(pool);
+        writeln!(page, "wicketgate_pool_waiting_requests{{pool=\"{pool}\"}} {}", held.waiting)?;
+    }
+    gauge(&mut page, "endpoint_inflight_requests", "Requests in flight at an endpoint")?;
+    for (labels, requests, ..) in &rows {
+        writeln!(page, "wicketgate_endpoint_inflight_requests{{{labels}}} {requests}")?;
+    }
+    gauge(&mut page, "endpoint_inflight_tokens", "Prefill tokens in flight at an endpoint")?;
+    for (labels, _, tokens, ..) in &rows {
+        writeln!(page, "wicketgate_endpoint_inflight_tokens{{{labels}}} {tokens}")?;
+    }
+    gauge(&mut page, "endpoint_scrape_failures", "Scrapes failed in a row")?;
+    for (labels, _, _, failures, _) in &rows {
+        writeln!(page, "wicketgate_endpoint_scrape_failures{{{labels}}} {failures}")?;
+    }
+    gauge(&mut page, "endpoint_kv_usage_ratio", "KV cache use that the endpoint reports")?;
+    for (labels, _, _, _, kv) in rows.iter().filter(|row| !row.4.is_nan()) {
+        writeln!(page, "wicketgate_endpoint_kv_usage_ratio{{{labels}}} {kv}")?;
+    }
+    page.push_str("# EOF\n");
+    Ok(page)
+}
+
+fn gauge(page: &mut String, name: &str, help: &str) -> std::fmt::Result {
+    writeln!(page, "# HELP wicketgate_{name} {help}.\n# TYPE wicketgate_{name} gauge")
+}
+
+/// A configured name inside quotes.
+fn label(name: &str) -> String {
+    name.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}

@@ -1,0 +1,203 @@
+//! The endpoint set of a pool: who joins, who changes, who leaves, by incarnation.
+//!
+//! A [`Directory`] compares the wanted set with the present one, tells the pool the difference and runs a
+//! scraper for each life. Where the set comes from (a list in the configuration, a watched file) only decides
+//! when [`Directory::set`] is called.
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, SystemTime},
+};
+
+use parking_lot::Mutex;
+use tokio::task::JoinHandle;
+use wicketgate_pool::{
+    Delta,
+    scheduler::{EndpointSpec, Incarnation},
+};
+use wicketgate_wire::EngineKind;
+
+use crate::{
+    http::Upstreams,
+    metrics::Metrics,
+    shell::PoolShell,
+    telemetry::{self, ScrapePolicy, ScrapeTarget, Scraper},
+};
+
+/// Incarnations are counted over the process's whole life: none is ever used twice.
+static NEXT_INCARNATION: AtomicU64 = AtomicU64::new(1);
+
+/// How often a watched file is looked at.
+const POLL: Duration = Duration::from_millis(200);
+
+/// One endpoint as a list or file names it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EndpointEntry {
+    /// What tells it from the others; the address when the list gives no name.
+    pub name: Arc<str>,
+    /// `ip:port` or `host:port` of its OpenAI-compatible API and of its metrics page.
+    pub address: Arc<str>,
+    /// Share of the traffic relative to the others; 0 is a stand-by.
+    pub weight: u32,
+    /// Labels that filters look at.
+    pub labels: BTreeMap<String, String>,
+    /// Whose metric names it uses.
+    pub engine: EngineKind,
+}
+
+/// One life and what belongs to it.
+struct Member {
+    id: Incarnation,
+    wanted: EndpointEntry,
+    /// Stops with the life.
+    _scraper: Scraper,
+}
+
+/// The endpoint set of one pool.
+pub struct Directory {
+    shell: Arc<PoolShell>,
+    metrics: Arc<Metrics>,
+    upstreams: Arc<Upstreams>,
+    policy: ScrapePolicy,
+    members: Mutex<BTreeMap<String, Member>>,
+}
+
+impl Directory {
+    /// An empty set for this pool.
+    pub fn new(
+        shell: Arc<PoolShell>,
+        metrics: Arc<Metrics>,
+        upstreams: Arc<Upstreams>,
+        policy: ScrapePolicy,
+    ) -> Arc<Self> {
+        Arc::new(Directory {
+            shell,
+            metrics,
+            upstreams,
+            policy,
+            members: Mutex::default(),
+        })
+    }
+
+    /// Makes the set equal to `wanted`. An endpoint whose address changed is a new life; another weight or
+    /// other labels are a change of the same one.
+    pub fn set(&self, wanted: &[EndpointEntry]) {
+        let mut members = self.members.lock();
+        let mut delta = Delta::default();
+        let keep: BTreeMap<&str, &EndpointEntry> =
+            wanted.iter().map(|entry| (entry.name.as_ref(), entry)).collect();
+        members.retain(|name, member| {
+            let stays = keep.get(name.as_str()).is_some_and(|wanted| {
+                wanted.address == member.wanted.address && wanted.engine == member.wanted.engine
+            });
+            if !stays {
+                self.upstreams.forget(&member.wanted.address);
+                delta.leave.push(member.id);
+            }
+            stays
+        });
+        for (name, wanted) in keep {
+            match members.get_mut(name) {
+                Some(member) if member.wanted == *wanted => {}
+                Some(member) => {
+                    member.wanted = wanted.clone();
+                    delta.change.push((member.id, spec(wanted)));
+                }
+                None => {
+                    let id = Incarnation(NEXT_INCARNATION.fetch_add(1, Ordering::Relaxed));
+                    delta.join.push((id, spec(wanted)));
+                }
+            }
+        }
+        if delta.is_empty() {
+            return;
+        }
+        let joined: Vec<(Incarnation, Arc<str>)> = delta
+            .join
+            .iter()
+            .map(|(id, spec)| (*id, Arc::clone(&spec.name)))
+            .collect();
+        tracing::info!(
+            joined = delta.join.len(),
+            changed = delta.change.len(),
+            left = delta.leave.len(),
+            "endpoints"
+        );
+        // The pool knows a life before its first scrape can come back.
+        self.shell.change_endpoints(delta);
+        for (id, name) in joined {
+            let Some(wanted) = wanted.iter().find(|wanted| wanted.name == name) else {
+                continue;
+            };
+            let member = self.member(id, wanted);
+            members.insert(name.to_string(), member);
+        }
+    }
+
+    fn member(&self, id: Incarnation, wanted: &EndpointEntry) -> Member {
+        let target = ScrapeTarget {
+            id,
+            address: Arc::clone(&wanted.address),
+            engine: wanted.engine,
+        };
+        let (shell, metrics) = (Arc::clone(&self.shell), Arc::clone(&self.metrics));
+        Member {
+            id,
+            wanted: wanted.clone(),
+            _scraper: telemetry::start(target, self.policy.clone(), shell, metrics),
+        }
+    }
+}
+
+fn spec(endpoint: &EndpointEntry) -> EndpointSpec {
+    EndpointSpec {
+        labels: Arc::new(endpoint.labels.clone()),
+        weight: endpoint.weight,
+        ..EndpointSpec::new(Arc::clone(&endpoint.name), Arc::clone(&endpoint.address))
+    }
+}
+
+/// A file's state, cheap to compare. A symlink flip changes it too: the path is followed.
+type Stamp = Option<(SystemTime, u64)>;
+
+fn stamp(path: &Path) -> Stamp {
+    let meta = std::fs::metadata(path).ok()?;
+    Some((meta.modified().ok()?, meta.len()))
+}
+
+/// Calls `changed` with the file's text now and whenever the file changes, until the handle is dropped.
+///
+/// The text is given once it has been the same for two looks, so that a half-written file is not taken for a
+/// whole one. A vanished file is no change: what was read last stays in force.
+pub fn watch_file(
+    path: PathBuf,
+    mut changed: impl FnMut(&str) + Send + 'static,
+) -> JoinHandle<()> {
+    tokio::spawn(async move {
+        let mut seen: Stamp = None;
+        let mut taken: Option<(Stamp, String)> = None;
+        loop {
+            let now = stamp(&path);
+            // A stamp alone can miss a change within its resolution, so equal stamps settle first.
+            let known = taken.as_ref().is_some_and(|(at, _)| *at == now);
+            if now.is_some()
+                && now == seen
+                && !known
+                && let Ok(text) = tokio::fs::read_to_string(&path).await
+                && stamp(&path) == now
+            {
+                if taken.as_ref().is_none_or(|(_, old)| *old != text) {
+                    changed(&text);
+                }
+                taken = Some((now, text));
+            }
+            seen = now;
+            tokio::time::sleep(POLL).await;
+        }
+    })
+}

@@ -1,0 +1,462 @@
+//! Wires the request path together and takes it apart again.
+
+use std::{
+    collections::HashMap,
+    net::SocketAddr,
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::{net::TcpListener, sync::watch, task::JoinHandle};
+use tonic_health::{ServingStatus, server::HealthReporter};
+use wicketgate_pool::{
+    Input, PoolConfig,
+    scheduler::{NoPrefix, SpecError},
+};
+
+use crate::{
+    admin,
+    clock::Clock,
+    discovery::{Directory, EndpointEntry, watch_file},
+    extproc,
+    http::{self, Limits, UpstreamPolicy, Upstreams},
+    metrics::Metrics,
+    net::Shutdown,
+    pipeline::{Pipeline, Routes, Settings},
+    shell::{Held, PoolShell, RecordError, Recorder},
+    telemetry::ScrapePolicy,
+    tls::{Acceptor, ServerFiles, TlsError},
+};
+
+/// How often changed certificates are looked for.
+const TLS_POLL: Duration = Duration::from_secs(5);
+/// While draining, how long things must be quiet before the listeners close: a balancer needs that long to
+/// see that we are not ready.
+const DRAIN_QUIET: Duration = Duration::from_secs(2);
+
+/// One listening address.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Listen {
+    /// Where to listen; port 0 takes a free one.
+    pub address: SocketAddr,
+    /// Certificates, for TLS.
+    pub tls: Option<ServerFiles>,
+}
+
+/// One pool.
+#[derive(Clone)]
+pub struct PoolSpec {
+    /// How it decides.
+    pub config: Arc<PoolConfig>,
+    /// Models it serves; empty together with `default` when it serves all that no other pool does.
+    pub models: Vec<String>,
+    /// Serves every model that no pool names.
+    pub default: bool,
+    /// Its endpoints.
+    pub endpoints: Vec<EndpointEntry>,
+    /// A watched file with more of them, and how to read it.
+    pub endpoints_file: Option<PathBuf>,
+}
+
+/// Reads an endpoints file: the entries, or what is wrong with it.
+pub type ReadEndpoints = fn(&str, &str) -> Result<Vec<EndpointEntry>, String>;
+
+/// Everything that runs.
+#[derive(Clone)]
+pub struct GatewaySpec {
+    /// The HTTP front.
+    pub http: Option<Listen>,
+    /// The ext_proc front.
+    pub ext_proc: Option<Listen>,
+    /// gRPC health alone, never encrypted.
+    pub health: Option<SocketAddr>,
+    /// Metrics and views.
+    pub admin: Option<SocketAddr>,
+    /// Bounds of the HTTP front.
+    pub limits: Limits,
+    /// gRPC connections open at once.
+    pub grpc_connections: usize,
+    /// What a reload may change.
+    pub settings: Settings,
+    /// How to scrape.
+    pub scrape: ScrapePolicy,
+    /// How to talk to endpoints.
+    pub upstream: UpstreamPolicy,
+    /// The pools; at least one.
+    pub pools: Vec<PoolSpec>,
+    /// Reads endpoints files.
+    pub read_endpoints: ReadEndpoints,
+    /// Start of the pools' randomness.
+    pub seed: u64,
+    /// Write every pool's steps to `FILE` (one pool) or `FILE.NAME` (several).
+    pub record: Option<PathBuf>,
+    /// Decision records kept per pool.
+    pub keep_records: usize,
+    /// Longest time for open requests at shutdown.
+    pub drain_timeout: Duration,
+    /// Effective configuration for the views.
+    pub effective: String,
+}
+
+/// Why a gateway did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// An address cannot be listened on.
+    #[error("cannot listen on {address}: {source}")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// The cause.
+        source: std::io::Error,
+    },
+    /// Certificates cannot be used.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// A pool's plugins do not fit together.
+    #[error("pool {pool}: {source}")]
+    Pool {
+        /// The pool's name.
+        pool: Arc<str>,
+        /// The cause.
+        source: SpecError,
+    },
+    /// The recording cannot be written.
+    #[error(transparent)]
+    Record(#[from] RecordError),
+}
+
+/// One running pool.
+struct RunningPool {
+    name: Arc<str>,
+    shell: Arc<PoolShell>,
+    directory: Arc<Directory>,
+    tasks: Vec<JoinHandle<()>>,
+}
+
+impl Drop for RunningPool {
+    fn drop(&mut self) {
+        self.tasks.iter().for_each(JoinHandle::abort);
+        self.directory.set(&[]);
+    }
+}
+
+/// A running gateway. Dropping it cuts everything; [`Gateway::drain`] ends it in order.
+pub struct Gateway {
+    /// Where the HTTP front listens.
+    pub http: Option<SocketAddr>,
+    /// Where the ext_proc front listens.
+    pub ext_proc: Option<SocketAddr>,
+    /// Where gRPC health listens.
+    pub health: Option<SocketAddr>,
+    /// Where metrics and views listen.
+    pub admin: Option<SocketAddr>,
+    /// The path that the fronts share.
+    pub pipeline: Arc<Pipeline>,
+    pools: Vec<RunningPool>,
+    reporter: HealthReporter,
+    ready: Arc<AtomicBool>,
+    stop_data: watch::Sender<bool>,
+    stop_rest: watch::Sender<bool>,
+    data: Vec<JoinHandle<()>>,
+    rest: Vec<JoinHandle<()>>,
+    drain_timeout: Duration,
+    effective: Arc<parking_lot::RwLock<String>>,
+}
+
+impl Gateway {
+    /// Starts everything that the spec names. Listening begins before this returns.
+    ///
+    /// # Errors
+    /// When an address, a certificate, a pool or the recording cannot be had; nothing is left running then.
+    pub async fn start(spec: GatewaySpec) -> Result<Gateway, StartError> {
+        let clock = Clock::start();
+        let metrics = Arc::new(Metrics::new());
+        let upstreams = Arc::new(Upstreams::default());
+        let mut pools = Vec::new();
+        for pool in &spec.pools {
+            pools.push(start_pool(&spec, pool, clock, &metrics, &upstreams)?);
+        }
+        let routes = routes(&spec.pools, &pools);
+        let pipeline = Pipeline::new(clock, spec.settings.clone(), routes, metrics);
+        let pipeline = Arc::new(pipeline);
+        let (stop_data, data_signal) = Shutdown::new();
+        let (stop_rest, rest_signal) = Shutdown::new();
+        let (reporter, health_service) = tonic_health::server::health_reporter();
+        let mut gateway = Gateway {
+            http: None,
+            ext_proc: None,
+            health: None,
+            admin: None,
+            pipeline: Arc::clone(&pipeline),
+            pools,
+            reporter,
+            ready: Arc::new(AtomicBool::new(true)),
+            stop_data,
+            stop_rest,
+            data: Vec::new(),
+            rest: Vec::new(),
+            drain_timeout: spec.drain_timeout,
+            effective: Arc::new(parking_lot::RwLock::new(spec.effective.clone())),
+        };
+        if let Some(listen) = &spec.http {
+            let (listener, tls) = bind(listen, &[b"h2", b"http/1.1"]).await?;
+            gateway.http = listener.local_addr().ok();
+            gateway.watch_tls(tls.clone());
+            gateway.data.push(tokio::spawn(http::serve(
+                listener,
+                tls,
+                spec.limits,
+                Arc::clone(&pipeline),
+                upstreams,
+                spec.upstream.clone(),
+                data_signal.clone(),
+            )));
+        }
+        if let Some(listen) = &spec.ext_proc {
+            let (listener, tls) = bind(listen, &[b"h2"]).await?;
+            gateway.ext_proc = listener.local_addr().ok();
+            gateway.watch_tls(tls.clone());
+            gateway.data.push(tokio::spawn(extproc::serve(
+                listener,
+                tls,
+                spec.grpc_connections,
+                Some(Arc::clone(&pipeline)),
+                health_service.clone(),
+                data_signal,
+                spec.drain_timeout,
+            )));
+        }
+        if let Some(address) = spec.health {
+            let listener = listen(address).await?;
+            gateway.health = listener.local_addr().ok();
+            let grace = Duration::from_secs(1);
+            gateway.rest.push(tokio::spawn(extproc::serve(
+                listener,
+                None,
+                spec.grpc_connections,
+                None,
+                health_service,
+                rest_signal.clone(),
+                grace,
+            )));
+        }
+        if let Some(address) = spec.admin {
+            let listener = listen(address).await?;
+            gateway.admin = listener.local_addr().ok();
+            let views = gateway.views();
+            gateway.rest.push(tokio::spawn(admin::serve(listener, views, rest_signal)));
+        }
+        gateway.report(true).await;
+        Ok(gateway)
+    }
+
+    fn views(&self) -> Arc<admin::Views> {
+        let (ready, effective) = (Arc::clone(&self.ready), Arc::clone(&self.effective));
+        Arc::new(admin::Views {
+            pipeline: Arc::clone(&self.pipeline),
+            config: Box::new(move || effective.read().clone()),
+            ready: Box::new(move || ready.load(Ordering::Acquire)),
+        })
+    }
+
+    fn watch_tls(&mut self, tls: Option<Acceptor>) {
+        let Some(tls) = tls else { return };
+        self.rest.push(tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(TLS_POLL).await;
+                if let Err(error) = tls.reload() {
+                    tracing::warn!(%error, "certificates on disk cannot be used; the old ones stay");
+                }
+            }
+        }));
+    }
+
+    /// Tells health checkers. `liveness` answers as long as the process does.
+    async fn report(&self, ready: bool) {
+        self.ready.store(ready, Ordering::Release);
+        let status = if ready { ServingStatus::Serving } else { ServingStatus::NotServing };
+        for name in ["", "readiness", extproc::SERVICE_NAME] {
+            self.reporter.set_service_status(name, status).await;
+        }
+        self.reporter.set_service_status("liveness", ServingStatus::Serving).await;
+    }
+
+    /// What each pool holds.
+    pub fn held(&self) -> Vec<(Arc<str>, Held)> {
+        let pools = self.pools.iter();
+        pools.map(|pool| (Arc::clone(&pool.name), pool.shell.held())).collect()
+    }
+
+    /// Makes a pool's endpoint set equal to `entries`; false if there is no such pool.
+    pub fn set_endpoints(&self, pool: &str, entries: &[EndpointEntry]) -> bool {
+        let found = self.pools.iter().find(|running| running.name.as_ref() == pool);
+        found.map(|running| running.directory.set(entries)).is_some()
+    }
+
+    /// Takes over a new configuration: settings, decisions and endpoints of pools that go on, by name.
+    ///
+    /// Pools that are new or gone, addresses and certificates' places need a restart; they are returned as
+    /// words for the log.
+    pub fn reconfigure(&self, spec: &GatewaySpec) -> Vec<String> {
+        let mut left = Vec::new();
+        for pool in &spec.pools {
+            let running = self.pools.iter().find(|running| running.name == pool.config.name);
+            match running {
+                None => left.push(format!("pool {} is new: restart to add it", pool.config.name)),
+                Some(running) => {
+                    running.shell.post(Input::Config(Arc::clone(&pool.config)));
+                    if pool.endpoints_file.is_none() {
+                        running.directory.set(&pool.endpoints);
+                    }
+                }
+            }
+        }
+        for running in &self.pools {
+            if !spec.pools.iter().any(|pool| pool.config.name == running.name) {
+                left.push(format!("pool {} is gone: restart to end it", running.name));
+            }
+        }
+        let kept: Vec<PoolSpec> = spec
+            .pools
+            .iter()
+            .filter(|pool| self.pools.iter().any(|running| running.name == pool.config.name))
+            .cloned()
+            .collect();
+        self.pipeline.reconfigure(spec.settings.clone(), routes(&kept, &self.pools));
+        self.effective.write().clone_from(&spec.effective);
+        left
+    }
+
+    /// Marks the configuration on disk as not in force, or as in force again.
+    pub fn reload_failed(&self, failed: bool) {
+        self.pipeline.metrics.reload_failed.set(i64::from(failed));
+    }
+
+    /// Ends in order: not ready at once; serve on until quiet or half the drain time is over; then close the
+    /// listeners and let the open requests end. True if nothing was cut.
+    pub async fn drain(mut self) -> bool {
+        self.report(false).await;
+        let begun = tokio::time::Instant::now();
+        let busy = |gateway: &Gateway| gateway.held().iter().any(|(_, h)| h.running + h.waiting > 0);
+        let quiet = DRAIN_QUIET.min(self.drain_timeout / 2);
+        while begun.elapsed() < self.drain_timeout / 2 {
+            if begun.elapsed() >= quiet && !busy(&self) {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        // Receivers may be gone already; then there is nothing to stop.
+        let _ = self.stop_data.send(true);
+        let deadline = begun + self.drain_timeout;
+        for task in std::mem::take(&mut self.data) {
+            let abort = task.abort_handle();
+            if tokio::time::timeout_at(deadline, task).await.is_err() {
+                abort.abort();
+            }
+        }
+        let clean = !busy(&self);
+        let _ = self.stop_rest.send(true);
+        for pool in &self.pools {
+            pool.shell.stop_recording();
+        }
+        clean
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        self.data.iter().chain(&self.rest).for_each(JoinHandle::abort);
+    }
+}
+
+async fn listen(address: SocketAddr) -> Result<TcpListener, StartError> {
+    let bound = TcpListener::bind(address).await;
+    bound.map_err(|source| StartError::Listen { address, source })
+}
+
+async fn bind(
+    to: &Listen,
+    alpn: &'static [&'static [u8]],
+) -> Result<(TcpListener, Option<Acceptor>), StartError> {
+    let tls = to.tls.clone().map(|files| Acceptor::new(files, alpn)).transpose()?;
+    Ok((listen(to.address).await?, tls))
+}
+
+fn start_pool(
+    spec: &GatewaySpec,
+    pool: &PoolSpec,
+    clock: Clock,
+    metrics: &Arc<Metrics>,
+    upstreams: &Arc<Upstreams>,
+) -> Result<RunningPool, StartError> {
+    let name = Arc::clone(&pool.config.name);
+    let recorder = match &spec.record {
+        None => None,
+        Some(path) if spec.pools.len() == 1 => {
+            Some(Recorder::create(path, &pool.config, spec.seed)?)
+        }
+        Some(path) => {
+            let mut file = path.clone().into_os_string();
+            file.push(format!(".{name}"));
+            Some(Recorder::create(file.as_ref(), &pool.config, spec.seed)?)
+        }
+    };
+    let config = Arc::clone(&pool.config);
+    let prefix = Box::new(NoPrefix);
+    let shell = PoolShell::new(clock, config, spec.seed, prefix, recorder, spec.keep_records);
+    let shell = shell.map_err(|source| StartError::Pool {
+        pool: Arc::clone(&name),
+        source,
+    })?;
+    let directory = Directory::new(
+        Arc::clone(&shell),
+        Arc::clone(metrics),
+        Arc::clone(upstreams),
+        spec.scrape.clone(),
+    );
+    directory.set(&pool.endpoints);
+    let mut tasks = vec![tokio::spawn(Arc::clone(&shell).run_timer())];
+    if let Some(path) = &pool.endpoints_file {
+        let (directory, fixed) = (Arc::clone(&directory), pool.endpoints.clone());
+        let (read, shown) = (spec.read_endpoints, path.display().to_string());
+        tasks.push(watch_file(path.clone(), move |text| match read(text, &shown) {
+            Ok(mut entries) => {
+                entries.extend(fixed.iter().cloned());
+                directory.set(&entries);
+            }
+            Err(error) => tracing::error!(error, "endpoints file refused; the old set stays"),
+        }));
+    }
+    Ok(RunningPool {
+        name,
+        shell,
+        directory,
+        tasks,
+    })
+}
+
+fn routes(specs: &[PoolSpec], running: &[RunningPool]) -> Routes {
+    let mut routes = Routes {
+        pools: Vec::new(),
+        by_model: HashMap::new(),
+        default: None,
+    };
+    for spec in specs {
+        let Some(pool) = running.iter().find(|pool| pool.name == spec.config.name) else {
+            continue;
+        };
+        let index = routes.pools.len();
+        routes.pools.push((Arc::clone(&pool.name), Arc::clone(&pool.shell)));
+        for model in &spec.models {
+            routes.by_model.insert(model.as_str().into(), index);
+        }
+        if spec.default {
+            routes.default = Some(index);
+        }
+    }
+    routes
+}

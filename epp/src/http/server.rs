@@ -1,0 +1,134 @@
+//! Accepts callers: HTTP/1.1 and HTTP/2 on one port, with or without TLS.
+
+use std::{convert::Infallible, panic::AssertUnwindSafe, sync::Arc, time::Duration};
+
+use http::{HeaderValue, Request, Response};
+use hyper::{body::Incoming, service::service_fn};
+use hyper_util::{
+    rt::{TokioExecutor, TokioIo, TokioTimer},
+    server::{conn::auto, graceful::GracefulShutdown},
+};
+use tokio::net::TcpListener;
+
+use super::{
+    proxy::{Front, own_answer},
+    relay::RelayBody,
+    upstream::{UpstreamPolicy, Upstreams},
+};
+use crate::{
+    net::{Shutdown, accept},
+    outcome::Outcome,
+    pipeline::Pipeline,
+    tls::Acceptor,
+};
+
+/// Bounds of the HTTP front.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Connections open at once.
+    pub connections: usize,
+    /// Bytes of one request's header block.
+    pub header_bytes: usize,
+    /// Requests at once on one HTTP/2 connection.
+    pub streams: u32,
+    /// Longest time for a request's header block to come in.
+    pub header_timeout: Duration,
+    /// Time that open requests get at shutdown.
+    pub grace: Duration,
+    /// Tell callers which endpoint served.
+    pub expose_served_by: bool,
+}
+
+/// Serves until shutdown, then lets open requests end.
+pub async fn serve(
+    listener: TcpListener,
+    tls: Option<Acceptor>,
+    limits: Limits,
+    pipeline: Arc<Pipeline>,
+    upstreams: Arc<Upstreams>,
+    policy: UpstreamPolicy,
+    shutdown: Shutdown,
+) {
+    let front = Arc::new(Front {
+        pipeline,
+        upstreams,
+        policy,
+        expose_served_by: limits.expose_served_by,
+    });
+    let builder = Arc::new(builder(&limits));
+    let graceful = Arc::new(GracefulShutdown::new());
+    let watch = Arc::clone(&graceful);
+    accept(listener, tls, limits.connections, shutdown, move |connection, peer| {
+        let (front, builder, watcher) = (Arc::clone(&front), Arc::clone(&builder), watch.watcher());
+        async move {
+            let connections = front.pipeline.metrics.connections.clone();
+            connections.inc();
+            let service = service_fn(move |request| answer(Arc::clone(&front), request));
+            let served = builder.serve_connection(TokioIo::new(connection), service);
+            if let Err(error) = watcher.watch(served.into_owned()).await {
+                tracing::debug!(error = %error, %peer, "connection ended");
+            }
+            connections.dec();
+        }
+    })
+    .await;
+    if let Some(graceful) = Arc::into_inner(graceful) {
+        // Requests that outlive the grace are cut by the exit of the process.
+        let _ = tokio::time::timeout(limits.grace, graceful.shutdown()).await;
+    }
+}
+
+fn builder(limits: &Limits) -> auto::Builder<TokioExecutor> {
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(limits.header_timeout)
+        .max_buf_size(limits.header_bytes.max(8192))
+        .pipeline_flush(true);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(limits.streams)
+        .max_header_list_size(u32::try_from(limits.header_bytes).unwrap_or(u32::MAX))
+        .initial_stream_window_size(1 << 20)
+        .initial_connection_window_size(16 << 20)
+        .keep_alive_interval(Some(Duration::from_secs(20)))
+        .keep_alive_timeout(Duration::from_secs(10));
+    builder
+}
+
+/// Answers one request; a panic ends it with 500 and leaves the connection's other requests alone.
+async fn answer(
+    front: Arc<Front>,
+    request: Request<Incoming>,
+) -> Result<Response<RelayBody>, Infallible> {
+    if request.uri().path() == "/health" && request.method() == http::Method::GET {
+        return Ok(Response::new(RelayBody::Whole(None)));
+    }
+    let handled = CatchUnwind(Box::pin(front.handle(request)));
+    Ok(handled.await.unwrap_or_else(|| {
+        tracing::error!("a request's handler panicked; it is answered with 500");
+        own_answer(&Outcome::Internal, &HeaderValue::from_static("unknown"))
+    }))
+}
+
+/// Resolves to `None` when the future panics.
+struct CatchUnwind<F>(std::pin::Pin<Box<F>>);
+
+impl<F: Future> Future for CatchUnwind<F> {
+    type Output = Option<F::Output>;
+
+    fn poll(
+        mut self: std::pin::Pin<&mut Self>,
+        context: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Self::Output> {
+        use std::task::Poll;
+        let polled = AssertUnwindSafe(|| self.0.as_mut().poll(context));
+        match std::panic::catch_unwind(polled) {
+            Ok(Poll::Pending) => Poll::Pending,
+            Ok(Poll::Ready(output)) => Poll::Ready(Some(output)),
+            Err(_) => Poll::Ready(None),
+        }
+    }
+}

@@ -1,0 +1,241 @@
+//! How a request can end without an endpoint's own answer: a closed set, mapped exhaustively to HTTP status,
+//! OpenAI error, drop reason and metric label.
+
+use bytes::Bytes;
+use wicketgate_pool::Refusal;
+use wicketgate_wire::ScanError;
+
+/// Header that names the reason of a refusal, as llm-d spells it.
+pub const DROP_REASON_HEADER: &str = "x-llm-d-request-dropped-reason";
+
+/// Why we answer instead of an endpoint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The pool said no.
+    Refused(Refusal),
+    /// The body is not what its path promises.
+    InvalidBody(ScanError),
+    /// The body is longer than the limit, in bytes.
+    BodyTooLarge {
+        /// `server.maxBodyBytes`.
+        limit: u64,
+    },
+    /// The caller sent its body too slowly or broke it off.
+    BodyIncomplete,
+    /// No pool serves this model.
+    UnknownModel(String),
+    /// The request line or headers ask for something a gateway does not do.
+    BadRequest(&'static str),
+    /// A method that is not proxied.
+    MethodNotAllowed,
+    /// No decision within `server.decisionTimeout`.
+    DecisionTimeout,
+    /// No endpoint could be reached.
+    UpstreamUnreachable,
+    /// The endpoint broke off before its answer began.
+    UpstreamBroken,
+    /// The endpoint did not answer in time.
+    UpstreamTimeout,
+    /// Our own fault.
+    Internal,
+}
+
+/// An answer of our own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reply {
+    /// HTTP status.
+    pub status: u16,
+    /// OpenAI-shaped error JSON.
+    pub body: Bytes,
+    /// Seconds after which another try makes sense.
+    pub retry_after: Option<u32>,
+    /// Value of [`DROP_REASON_HEADER`].
+    pub drop_reason: Option<&'static str>,
+    /// Metric label and log word.
+    pub reason: &'static str,
+}
+
+/// One row of the table.
+struct Row {
+    status: u16,
+    kind: &'static str,
+    code: &'static str,
+    drop_reason: Option<&'static str>,
+    retry_after: Option<u32>,
+}
+
+const INVALID: &str = "invalid_request_error";
+const SERVER: &str = "server_error";
+
+const fn row(status: u16, kind: &'static str, code: &'static str) -> Row {
+    Row {
+        status,
+        kind,
+        code,
+        drop_reason: None,
+        retry_after: None,
+    }
+}
+
+const fn dropped(mut row: Row, reason: &'static str, retry_after: u32) -> Row {
+    row.drop_reason = Some(reason);
+    row.retry_after = Some(retry_after);
+    row
+}
+
+impl Outcome {
+    fn row(&self) -> Row {
+        match self {
+            Outcome::Refused(refusal) => refused(*refusal),
+            Outcome::InvalidBody(_) => row(400, INVALID, "invalid_body"),
+            Outcome::BodyTooLarge { .. } => row(413, INVALID, "request_too_large"),
+            Outcome::BodyIncomplete => row(400, INVALID, "incomplete_body"),
+            Outcome::UnknownModel(_) => row(404, INVALID, "model_not_found"),
+            Outcome::BadRequest(_) => row(400, INVALID, "bad_request"),
+            Outcome::MethodNotAllowed => row(405, INVALID, "method_not_allowed"),
+            Outcome::DecisionTimeout => {
+                dropped(row(503, SERVER, "decision_timeout"), "rejected-ttl-expired", 1)
+            }
+            Outcome::UpstreamUnreachable => Row {
+                retry_after: Some(1),
+                ..row(503, SERVER, "upstream_unreachable")
+            },
+            Outcome::UpstreamBroken => row(502, SERVER, "upstream_broken"),
+            Outcome::UpstreamTimeout => row(504, SERVER, "upstream_timeout"),
+            Outcome::Internal => row(500, SERVER, "internal_error"),
+        }
+    }
+
+    /// Metric label: one word of a closed set.
+    pub fn reason(&self) -> &'static str {
+        self.row().code
+    }
+
+    fn message(&self) -> String {
+        match self {
+            Outcome::Refused(refusal) => refusal_message(*refusal).to_owned(),
+            Outcome::InvalidBody(error) => format!("The request body is not valid: {error}."),
+            Outcome::BodyTooLarge { limit } => {
+                format!("The request body is larger than the limit of {limit} bytes.")
+            }
+            Outcome::BodyIncomplete => "The request body ended early.".to_owned(),
+            Outcome::UnknownModel(model) => {
+                let shown: String = model.chars().take(128).collect();
+                format!("The model `{shown}` does not exist or no pool serves it.")
+            }
+            Outcome::BadRequest(what) => (*what).to_owned(),
+            Outcome::MethodNotAllowed => "This method is not supported here.".to_owned(),
+            Outcome::DecisionTimeout => "No endpoint was chosen in time.".to_owned(),
+            Outcome::UpstreamUnreachable => "No model server could be reached.".to_owned(),
+            Outcome::UpstreamBroken => "The model server broke off the connection.".to_owned(),
+            Outcome::UpstreamTimeout => "The model server did not answer in time.".to_owned(),
+            Outcome::Internal => "The gateway failed on this request.".to_owned(),
+        }
+    }
+
+    /// The answer to the caller.
+    pub fn reply(&self) -> Reply {
+        let row = self.row();
+        let error = serde_json::json!({
+            "error": {
+                "message": self.message(),
+                "type": row.kind,
+                "param": null,
+                "code": row.code,
+            }
+        });
+        Reply {
+            status: row.status,
+            body: Bytes::from(error.to_string()),
+            retry_after: row.retry_after,
+            drop_reason: row.drop_reason,
+            reason: row.code,
+        }
+    }
+}
+
+/// Status and words of a pool's refusal. llm-d answers some of these with 500 or 429 without a reason;
+/// docs/compatibility.md lists the differences.
+fn refused(refusal: Refusal) -> Row {
+    const NONE: &str = "rejected-no-endpoints";
+    match refusal {
+        Refusal::NoEndpoints => dropped(row(503, SERVER, "no_endpoints"), NONE, 5),
+        Refusal::SubsetEmpty => dropped(row(503, SERVER, "subset_empty"), NONE, 5),
+        Refusal::AllEjected => dropped(row(503, SERVER, "all_ejected"), NONE, 5),
+        Refusal::AllFiltered => {
+            dropped(row(429, "rate_limit_error", "saturated"), "rejected-saturated", 1)
+        }
+        Refusal::DeadlinePassed => {
+            let row = row(429, "rate_limit_error", "deadline_passed");
+            dropped(row, "rejected-ttl-expired", 1)
+        }
+        Refusal::ShuttingDown => {
+            dropped(row(503, SERVER, "shutting_down"), "rejected-shutting-down", 1)
+        }
+    }
+}
+
+fn refusal_message(refusal: Refusal) -> &'static str {
+    match refusal {
+        Refusal::NoEndpoints => "The pool has no ready model server.",
+        Refusal::SubsetEmpty => "None of the model servers that the proxy allows is in the pool.",
+        Refusal::AllEjected => "Every model server of the pool is ejected after failures.",
+        Refusal::AllFiltered => "Every model server of the pool is saturated or filtered out.",
+        Refusal::DeadlinePassed => "The deadline passed before a model server was free.",
+        Refusal::ShuttingDown => "The gateway is shutting down.",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn every() -> Vec<Outcome> {
+        let mut all: Vec<Outcome> = Refusal::ALL.into_iter().map(Outcome::Refused).collect();
+        all.extend([
+            Outcome::BodyTooLarge { limit: 7 },
+            Outcome::BodyIncomplete,
+            Outcome::UnknownModel("m\"\n".into()),
+            Outcome::BadRequest("no"),
+            Outcome::MethodNotAllowed,
+            Outcome::DecisionTimeout,
+            Outcome::UpstreamUnreachable,
+            Outcome::UpstreamBroken,
+            Outcome::UpstreamTimeout,
+            Outcome::Internal,
+        ]);
+        all
+    }
+
+    #[test]
+    fn each_reply_is_openai_json_with_its_own_code() {
+        let mut codes = std::collections::BTreeSet::new();
+        for outcome in every() {
+            let reply = outcome.reply();
+            let value: serde_json::Value = serde_json::from_slice(&reply.body).unwrap();
+            let error = &value["error"];
+            assert!(error["message"].as_str().is_some_and(|m| !m.is_empty()));
+            assert!(error["param"].is_null());
+            assert_eq!(error["code"], reply.reason);
+            assert!(codes.insert(reply.reason), "{} twice", reply.reason);
+            assert!((400..600).contains(&reply.status));
+        }
+    }
+
+    #[test]
+    fn refusals_say_why_and_when_to_come_back() {
+        for refusal in Refusal::ALL {
+            let reply = Outcome::Refused(refusal).reply();
+            assert!(matches!(reply.status, 429 | 503), "{refusal:?}");
+            assert!(reply.drop_reason.is_some() && reply.retry_after.is_some());
+        }
+        assert_eq!(Outcome::Refused(Refusal::SubsetEmpty).reply().status, 503);
+    }
+
+    #[test]
+    fn the_limit_is_in_the_message() {
+        let reply = Outcome::BodyTooLarge { limit: 1_048_576 }.reply();
+        assert_eq!(reply.status, 413);
+        assert!(String::from_utf8_lossy(&reply.body).contains("1048576"));
+    }
+}

@@ -1,0 +1,172 @@
+//! What both fronts share: from an [`Ask`] to a place in a pool.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use bytes::{BufMut, Bytes, BytesMut};
+use parking_lot::RwLock;
+use wicketgate_pool::{
+    Request, RequestId,
+    scheduler::{Decision, Nanos},
+};
+
+use crate::{
+    clock::Clock,
+    exchange::{Ask, Placement},
+    metrics::Metrics,
+    outcome::Outcome,
+    shell::{Arrival, PoolShell, Verdict},
+};
+
+/// Settings that a reload may change. A request keeps the ones it started with.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Longest body that is held, in bytes.
+    pub max_body: u64,
+    /// Longest wait for a decision.
+    pub decision_timeout: Duration,
+    /// Lower-case names of headers that plugins read.
+    pub plugin_headers: Vec<String>,
+    /// Lower-case name of the header that carries a session token, if a plugin binds sessions.
+    pub session_header: Option<Arc<str>>,
+    /// Log a line for each request.
+    pub access_log: bool,
+}
+
+/// Pools by the models they serve.
+#[derive(Default)]
+pub struct Routes {
+    /// Every pool, by name.
+    pub pools: Vec<(Arc<str>, Arc<PoolShell>)>,
+    /// Index into `pools` by model name.
+    pub by_model: HashMap<Box<str>, usize>,
+    /// Index into `pools` for every other model.
+    pub default: Option<usize>,
+}
+
+/// A request on its way to a decision.
+pub struct Asked {
+    /// The pool's name, a metric label.
+    pub pool: Arc<str>,
+    /// When the answer comes.
+    pub arrival: Arrival,
+}
+
+/// The path that both fronts walk.
+pub struct Pipeline {
+    clock: Clock,
+    settings: RwLock<Arc<Settings>>,
+    routes: RwLock<Arc<Routes>>,
+    next_id: AtomicU64,
+    /// Counters of the whole process.
+    pub metrics: Arc<Metrics>,
+}
+
+impl Pipeline {
+    /// A pipeline over these pools.
+    pub fn new(clock: Clock, settings: Settings, routes: Routes, metrics: Arc<Metrics>) -> Self {
+        Pipeline {
+            clock,
+            settings: RwLock::new(Arc::new(settings)),
+            routes: RwLock::new(Arc::new(routes)),
+            next_id: AtomicU64::new(1),
+            metrics,
+        }
+    }
+
+    /// The settings in force.
+    pub fn settings(&self) -> Arc<Settings> {
+        Arc::clone(&self.settings.read())
+    }
+
+    /// The pools in force.
+    pub fn routes(&self) -> Arc<Routes> {
+        Arc::clone(&self.routes.read())
+    }
+
+    /// Takes over new settings and pools.
+    pub fn reconfigure(&self, settings: Settings, routes: Routes) {
+        *self.routes.write() = Arc::new(routes);
+        *self.settings.write() = Arc::new(settings);
+    }
+
+    /// The pipeline's clock.
+    pub fn clock(&self) -> Clock {
+        self.clock
+    }
+
+    /// Puts a question to the pool of its model. `arrived` is when the request's first byte was seen.
+    ///
+    /// # Errors
+    /// When no pool serves the model.
+    pub fn ask(&self, ask: Ask, arrived: Nanos, settings: &Settings) -> Result<Asked, Outcome> {
+        let routes = self.routes();
+        let index = routes.by_model.get(ask.model.as_ref()).copied();
+        let found = index
+            .or(routes.default)
+            .and_then(|index| routes.pools.get(index));
+        let Some((name, shell)) = found else {
+            return Err(Outcome::UnknownModel(ask.model.to_string()));
+        };
+        let wait = crate::clock::nanos(settings.decision_timeout);
+        let request = Request {
+            id: RequestId(self.next_id.fetch_add(1, Ordering::Relaxed)),
+            arrived,
+            deadline: Some(self.clock.now().saturating_add(wait)),
+            model: ask.model,
+            prompt_tokens: ask.prompt_tokens,
+            output_tokens: ask.output_tokens,
+            bytes: ask.bytes,
+            session: ask.session,
+            session_hash: ask.session_hash,
+            subset: ask.subset,
+            priority: 0,
+            headers: ask.plugin_headers,
+        };
+        Ok(Asked {
+            pool: Arc::clone(name),
+            arrival: shell.arrive(request),
+        })
+    }
+}
+
+/// The destination list as it stands in header and metadata: `ip:port,ip:port`.
+pub fn destination(decision: &Decision) -> Bytes {
+    if let [only] = decision.targets.as_slice() {
+        return Bytes::copy_from_slice(only.address.as_bytes());
+    }
+    let mut list = BytesMut::with_capacity(decision.targets.len() * 22);
+    for target in &decision.targets {
+        if !list.is_empty() {
+            list.put_u8(b',');
+        }
+        list.extend_from_slice(target.address.as_bytes());
+    }
+    list.freeze()
+}
+
+/// What the exchange needs to know of a decision.
+pub fn placement(decision: &Decision, settings: &Settings) -> Placement {
+    let session = settings.session_header.as_ref().and_then(|header| {
+        let token = decision.session_token.as_ref()?;
+        Some((Arc::clone(header), Bytes::copy_from_slice(token.as_bytes())))
+    });
+    Placement {
+        destination: destination(decision),
+        session,
+    }
+}
+
+/// A verdict that is an outcome for the caller.
+pub fn refused(verdict: &Verdict) -> Option<Outcome> {
+    match verdict {
+        Verdict::Dispatched(..) => None,
+        Verdict::Refused(why) => Some(Outcome::Refused(*why)),
+    }
+}

@@ -1,0 +1,306 @@
+//! A pool behind one short lock, and the guards that keep its counts true.
+//!
+//! The worker that has an input runs the step itself, then wakes whoever the outputs name after the lock is
+//! free again. The order in which the lock is taken is the order of the recorded log.
+
+mod guard;
+mod record;
+
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+pub use guard::{InFlight, Waiting};
+use parking_lot::{Mutex, RwLock};
+pub use record::{RecordError, Recorder};
+use tokio::sync::{Notify, oneshot};
+use wicketgate_pool::{
+    Delta, Input, Output, Outputs, Pool, PoolConfig, Refusal, Request, RequestId, Totals,
+    scheduler::{Decision, DecisionRecord, Endpoint, Incarnation, Nanos, PrefixView, SpecError},
+};
+
+use crate::clock::Clock;
+
+/// A pool's answer to a request.
+pub enum Verdict {
+    /// It has a place; the guard holds the counts.
+    Dispatched(Decision, InFlight),
+    /// It has none.
+    Refused(Refusal),
+}
+
+/// When the answer comes.
+pub enum Arrival {
+    /// At once.
+    Now(Verdict),
+    /// When its turn comes.
+    Later(Waiting),
+}
+
+/// What the lock protects.
+struct Inner {
+    pool: Pool,
+    out: Outputs,
+    waiters: HashMap<RequestId, oneshot::Sender<Verdict>>,
+    recorder: Option<Recorder>,
+}
+
+/// One pool, shared by the workers.
+pub struct PoolShell {
+    clock: Clock,
+    inner: Mutex<Inner>,
+    prefix: Box<dyn PrefixView + Send + Sync>,
+    /// `ip:port` to the present life there; written by discovery alone.
+    addresses: RwLock<HashMap<Box<str>, Incarnation>>,
+    /// The instant asked for by the pool, or `u64::MAX`.
+    wake_at: AtomicU64,
+    wake: Notify,
+    /// The last decisions with their reasons, newest last.
+    records: Mutex<VecDeque<Arc<DecisionRecord>>>,
+    keep_records: usize,
+}
+
+impl PoolShell {
+    /// A shell around a new pool.
+    ///
+    /// # Errors
+    /// When the configuration's plugins do not fit together.
+    pub fn new(
+        clock: Clock,
+        config: Arc<PoolConfig>,
+        seed: u64,
+        prefix: Box<dyn PrefixView + Send + Sync>,
+        recorder: Option<Recorder>,
+        keep_records: usize,
+    ) -> Result<Arc<Self>, SpecError> {
+        Ok(Arc::new(PoolShell {
+            clock,
+            inner: Mutex::new(Inner {
+                pool: Pool::new(config, seed)?,
+                out: Outputs::default(),
+                waiters: HashMap::new(),
+                recorder,
+            }),
+            prefix,
+            addresses: RwLock::default(),
+            wake_at: AtomicU64::new(u64::MAX),
+            wake: Notify::new(),
+            records: Mutex::default(),
+            keep_records,
+        }))
+    }
+
+    /// Puts a request to the pool.
+    pub fn arrive(self: &Arc<Self>, request: Request) -> Arrival {
+        let id = request.id;
+        let mut verdict = None;
+        let waiting = self.step(Input::Arrive(Arc::new(request)), |inner, outputs| {
+            verdict = take_own(outputs, id);
+            if verdict.is_some() {
+                return None;
+            }
+            let (sender, receiver) = oneshot::channel();
+            inner.waiters.insert(id, sender);
+            Some(receiver)
+        });
+        match (verdict, waiting) {
+            (Some(Ok(mut decision)), _) => {
+                self.keep_record(&mut decision);
+                Arrival::Now(Verdict::Dispatched(decision, InFlight::new(self, id)))
+            }
+            (Some(Err(why)), _) => Arrival::Now(Verdict::Refused(why)),
+            (None, Some(receiver)) => Arrival::Later(Waiting::new(self, id, receiver)),
+            (None, None) => Arrival::Now(Verdict::Refused(Refusal::ShuttingDown)),
+        }
+    }
+
+    fn keep_record(&self, decision: &mut Decision) {
+        let Some(record) = decision.record.take() else {
+            return;
+        };
+        let mut records = self.records.lock();
+        while records.len() >= self.keep_records.max(1) {
+            records.pop_front();
+        }
+        records.push_back(Arc::from(record));
+    }
+
+    /// The last decisions with their reasons, oldest first.
+    pub fn records(&self) -> Vec<Arc<DecisionRecord>> {
+        self.records.lock().iter().cloned().collect()
+    }
+
+    /// Posts an input that nobody waits for.
+    pub(crate) fn post(self: &Arc<Self>, input: Input) {
+        self.step(input, |_, _| ());
+    }
+
+    /// A change of the endpoint set, and the addresses that go with it.
+    pub(crate) fn change_endpoints(self: &Arc<Self>, delta: Delta) {
+        {
+            let mut addresses = self.addresses.write();
+            addresses.retain(|_, id| !delta.leave.contains(id));
+            for (id, spec) in &delta.join {
+                addresses.insert(spec.address.as_ref().into(), *id);
+            }
+        }
+        self.post(Input::Endpoints(delta));
+    }
+
+    /// The present life at `ip:port`.
+    pub fn at_address(&self, address: &str) -> Option<Incarnation> {
+        self.addresses.read().get(address).copied()
+    }
+
+    /// Runs a step under the lock, lets `own` look at the outputs there, then carries out the rest.
+    fn step<T>(
+        self: &Arc<Self>,
+        input: Input,
+        own: impl FnOnce(&mut Inner, &mut Vec<Output>) -> T,
+    ) -> T {
+        let mut guard = self.inner.lock();
+        let inner = &mut *guard;
+        // Read under the lock: the log's instants never go back.
+        let now = self.clock.now();
+        let mut out = std::mem::take(&mut inner.out);
+        match inner.recorder.as_mut() {
+            None => inner.pool.step(now, input, self.prefix.as_ref(), &mut out),
+            Some(recorder) => {
+                recorder.step(&mut inner.pool, now, input, self.prefix.as_ref(), &mut out);
+            }
+        }
+        let result = own(inner, &mut out.list);
+        let mut wake = Vec::new();
+        for output in out.list.drain(..) {
+            self.carry_out(inner, output, &mut wake);
+        }
+        inner.out = out;
+        drop(guard);
+        for (sender, verdict) in wake {
+            // A caller that is gone drops the verdict, and with it the guard: only now, as that takes the lock.
+            if let Some(sender) = sender {
+                let _ = sender.send(verdict);
+            }
+        }
+        result
+    }
+
+    fn carry_out(
+        self: &Arc<Self>,
+        inner: &mut Inner,
+        output: Output,
+        wake: &mut Vec<(Option<oneshot::Sender<Verdict>>, Verdict)>,
+    ) {
+        match output {
+            Output::Dispatch { id, mut decision } => {
+                self.keep_record(&mut decision);
+                let verdict = Verdict::Dispatched(decision, InFlight::new(self, id));
+                wake.push((inner.waiters.remove(&id), verdict));
+            }
+            Output::Refuse { id, why } => {
+                if let Some(sender) = inner.waiters.remove(&id) {
+                    wake.push((Some(sender), Verdict::Refused(why)));
+                }
+            }
+            Output::ConfigRefused(why) => tracing::error!(why, "configuration refused by the pool"),
+            Output::WakeAt(at) => {
+                self.wake_at.store(at, Ordering::Release);
+                self.wake.notify_one();
+            }
+        }
+    }
+
+    /// Takes the waiter of a cancelled request away and tells the pool.
+    pub(crate) fn cancel(self: &Arc<Self>, id: RequestId) {
+        self.inner.lock().waiters.remove(&id);
+        self.post(Input::Cancel(id));
+    }
+
+    /// Calls the pool at the instants it asked for. Runs until its task is dropped.
+    pub async fn run_timer(self: Arc<Self>) {
+        loop {
+            let at = self.wake_at.load(Ordering::Acquire);
+            if at == u64::MAX {
+                self.wake.notified().await;
+                continue;
+            }
+            let left = Duration::from_nanos(at.saturating_sub(self.clock.now()));
+            tokio::select! {
+                () = self.wake.notified() => {}
+                () = tokio::time::sleep(left) => {
+                    let due = self.wake_at.compare_exchange(
+                        at, u64::MAX, Ordering::AcqRel, Ordering::Acquire);
+                    if due.is_ok() {
+                        self.post(Input::Timer);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The clock that the pool's instants come from.
+    pub fn clock(&self) -> Clock {
+        self.clock
+    }
+
+    /// Looks at the pool under its lock. Keep it short.
+    pub fn view<T>(&self, look: impl FnOnce(&Pool) -> T) -> T {
+        look(&self.inner.lock().pool)
+    }
+
+    /// Looks at the endpoint table under the lock.
+    pub fn endpoints<T>(&self, look: impl FnOnce(&[Endpoint], Nanos) -> T) -> T {
+        let now = self.clock.now();
+        self.view(|pool| look(pool.endpoints(), now))
+    }
+
+    /// Requests dispatched and not ended, requests on endpoints that left, and waiting callers.
+    pub fn held(&self) -> Held {
+        let inner = self.inner.lock();
+        Held {
+            running: inner.pool.running() as u64,
+            orphaned: inner.pool.orphaned(),
+            waiting: inner.waiters.len() as u64,
+            totals: inner.pool.totals(),
+        }
+    }
+
+    /// Ends the recorded log; later steps are not written.
+    pub fn stop_recording(&self) {
+        self.inner.lock().recorder = None;
+    }
+}
+
+/// What a pool holds at an instant.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Held {
+    /// Dispatched and not ended.
+    pub running: u64,
+    /// Of those, on endpoints that have left.
+    pub orphaned: u64,
+    /// Waiting for a place.
+    pub waiting: u64,
+    /// Counts over the pool's life.
+    pub totals: Totals,
+}
+
+/// Takes the answer to `id` out of the outputs, if it is there.
+fn take_own(outputs: &mut Vec<Output>, id: RequestId) -> Option<Result<Decision, Refusal>> {
+    let index = outputs.iter().position(|output| match output {
+        Output::Dispatch { id: of, .. } | Output::Refuse { id: of, .. } => *of == id,
+        Output::ConfigRefused(_) | Output::WakeAt(_) => false,
+    })?;
+    match outputs.remove(index) {
+        Output::Dispatch { decision, .. } => Some(Ok(decision)),
+        Output::Refuse { why, .. } => Some(Err(why)),
+        Output::ConfigRefused(_) | Output::WakeAt(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests;
