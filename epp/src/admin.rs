@@ -34,24 +34,36 @@ pub struct Views {
 
 /// Serves the views until shutdown.
 pub async fn serve(listener: TcpListener, views: Arc<Views>, shutdown: Shutdown) {
-    accept(listener, None, CONNECTIONS, shutdown, move |connection, _| {
-        let views = Arc::clone(&views);
-        async move {
-            let service = service_fn(move |request| {
-                let answer = answer(&views, &request);
-                async move { Ok::<_, Infallible>(answer) }
-            });
-            let builder = auto::Builder::new(TokioExecutor::new());
-            // A reader that goes away in the middle of a page is its own business.
-            let _ = builder.serve_connection(TokioIo::new(connection), service).await;
-        }
-    })
+    accept(
+        listener,
+        None,
+        CONNECTIONS,
+        shutdown,
+        move |connection, _| {
+            let views = Arc::clone(&views);
+            async move {
+                let service = service_fn(move |request| {
+                    let answer = answer(&views, &request);
+                    async move { Ok::<_, Infallible>(answer) }
+                });
+                let builder = auto::Builder::new(TokioExecutor::new());
+                // A reader that goes away in the middle of a page is its own business.
+                let _ = builder
+                    .serve_connection(TokioIo::new(connection), service)
+                    .await;
+            }
+        },
+    )
     .await;
 }
 
 fn answer(views: &Views, request: &Request<Incoming>) -> Response<Full<Bytes>> {
     if request.method() != http::Method::GET {
-        return text(StatusCode::METHOD_NOT_ALLOWED, "text/plain", "only GET\n".into());
+        return text(
+            StatusCode::METHOD_NOT_ALLOWED,
+            "text/plain",
+            "only GET\n".into(),
+        );
     }
     let json = |value: Value| text(StatusCode::OK, "application/json", format!("{value:#}\n"));
     match request.uri().path() {
@@ -60,11 +72,19 @@ fn answer(views: &Views, request: &Request<Incoming>) -> Response<Full<Bytes>> {
                 let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
                 text(StatusCode::OK, kind, page)
             }
-            Err(_) => text(StatusCode::INTERNAL_SERVER_ERROR, "text/plain", String::new()),
+            Err(_) => text(
+                StatusCode::INTERNAL_SERVER_ERROR,
+                "text/plain",
+                String::new(),
+            ),
         },
         "/healthz" => text(StatusCode::OK, "text/plain", "ok\n".into()),
         "/readyz" if (views.ready)() => text(StatusCode::OK, "text/plain", "ready\n".into()),
-        "/readyz" => text(StatusCode::SERVICE_UNAVAILABLE, "text/plain", "not ready\n".into()),
+        "/readyz" => text(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "text/plain",
+            "not ready\n".into(),
+        ),
         "/debug/config" => text(StatusCode::OK, "application/yaml", (views.config)()),
         "/debug/endpoints" => json(endpoints(&views.pipeline)),
         "/debug/held" => json(held(&views.pipeline)),
@@ -88,13 +108,17 @@ fn text(status: StatusCode, kind: &'static str, body: String) -> Response<Full<B
 fn held(pipeline: &Pipeline) -> Value {
     let routes = pipeline.routes();
     let pools = routes.pools.iter();
-    pools.map(|(name, shell)| (name.to_string(), json!(shell.held()))).collect()
+    pools
+        .map(|(name, shell)| (name.to_string(), json!(shell.held())))
+        .collect()
 }
 
 fn decisions(pipeline: &Pipeline) -> Value {
     let routes = pipeline.routes();
     let pools = routes.pools.iter();
-    pools.map(|(name, shell)| (name.to_string(), json!(shell.records()))).collect()
+    pools
+        .map(|(name, shell)| (name.to_string(), json!(shell.records())))
+        .collect()
 }
 
 fn endpoints(pipeline: &Pipeline) -> Value {
@@ -103,7 +127,9 @@ fn endpoints(pipeline: &Pipeline) -> Value {
     pools
         .map(|(name, shell)| {
             let rows = shell.endpoints(|rows, now| {
-                rows.iter().map(|row| endpoint(row, now)).collect::<Vec<_>>()
+                rows.iter()
+                    .map(|row| endpoint(row, now))
+                    .collect::<Vec<_>>()
             });
             (name.to_string(), json!(rows))
         })
@@ -145,34 +171,84 @@ fn page(pipeline: &Pipeline) -> Result<String, std::fmt::Error> {
         shell.endpoints(|endpoints, _| {
             for row in endpoints {
                 let labels = format!("pool=\"{}\",endpoint=\"{}\"", label(pool), label(&row.name));
-                let kv = row.telemetry.kv_usage.map_or(f64::NAN, |reading| reading.value);
-                rows.push((labels, row.load.requests, row.load.tokens, row.telemetry.failures, kv));
+                let kv = row
+                    .telemetry
+                    .kv_usage
+                    .map_or(f64::NAN, |reading| reading.value);
+                rows.push((
+                    labels,
+                    row.load.requests,
+                    row.load.tokens,
+                    row.telemetry.failures,
+                    kv,
+                ));
             }
         });
     }
-    gauge(&mut page, "pool_inflight_requests", "Requests dispatched and not ended")?;
+    gauge(
+        &mut page,
+        "pool_inflight_requests",
+        "Requests dispatched and not ended",
+    )?;
     for (pool, held) in &pools {
         let pool = label(pool);
-        writeln!(page, "wicketgate_pool_inflight_requests{{pool=\"{pool}\"}} {}", held.running)?;
+        writeln!(
+            page,
+            "wicketgate_pool_inflight_requests{{pool=\"{pool}\"}} {}",
+            held.running
+        )?;
     }
-    gauge(&mut page, "pool_waiting_requests", "Requests waiting for a place")?;
+    gauge(
+        &mut page,
+        "pool_waiting_requests",
+        "Requests waiting for a place",
+    )?;
     for (pool, held) in &pools {
         let pool = label(pool);
-        writeln!(page, "wicketgate_pool_waiting_requests{{pool=\"{pool}\"}} {}", held.waiting)?;
+        writeln!(
+            page,
+            "wicketgate_pool_waiting_requests{{pool=\"{pool}\"}} {}",
+            held.waiting
+        )?;
     }
-    gauge(&mut page, "endpoint_inflight_requests", "Requests in flight at an endpoint")?;
+    gauge(
+        &mut page,
+        "endpoint_inflight_requests",
+        "Requests in flight at an endpoint",
+    )?;
     for (labels, requests, ..) in &rows {
-        writeln!(page, "wicketgate_endpoint_inflight_requests{{{labels}}} {requests}")?;
+        writeln!(
+            page,
+            "wicketgate_endpoint_inflight_requests{{{labels}}} {requests}"
+        )?;
     }
-    gauge(&mut page, "endpoint_inflight_tokens", "Prefill tokens in flight at an endpoint")?;
+    gauge(
+        &mut page,
+        "endpoint_inflight_tokens",
+        "Prefill tokens in flight at an endpoint",
+    )?;
     for (labels, _, tokens, ..) in &rows {
-        writeln!(page, "wicketgate_endpoint_inflight_tokens{{{labels}}} {tokens}")?;
+        writeln!(
+            page,
+            "wicketgate_endpoint_inflight_tokens{{{labels}}} {tokens}"
+        )?;
     }
-    gauge(&mut page, "endpoint_scrape_failures", "Scrapes failed in a row")?;
+    gauge(
+        &mut page,
+        "endpoint_scrape_failures",
+        "Scrapes failed in a row",
+    )?;
     for (labels, _, _, failures, _) in &rows {
-        writeln!(page, "wicketgate_endpoint_scrape_failures{{{labels}}} {failures}")?;
+        writeln!(
+            page,
+            "wicketgate_endpoint_scrape_failures{{{labels}}} {failures}"
+        )?;
     }
-    gauge(&mut page, "endpoint_kv_usage_ratio", "KV cache use that the endpoint reports")?;
+    gauge(
+        &mut page,
+        "endpoint_kv_usage_ratio",
+        "KV cache use that the endpoint reports",
+    )?;
     for (labels, _, _, _, kv) in rows.iter().filter(|row| !row.4.is_nan()) {
         writeln!(page, "wicketgate_endpoint_kv_usage_ratio{{{labels}}} {kv}")?;
     }
@@ -181,10 +257,15 @@ fn page(pipeline: &Pipeline) -> Result<String, std::fmt::Error> {
 }
 
 fn gauge(page: &mut String, name: &str, help: &str) -> std::fmt::Result {
-    writeln!(page, "# HELP wicketgate_{name} {help}.\n# TYPE wicketgate_{name} gauge")
+    writeln!(
+        page,
+        "# HELP wicketgate_{name} {help}.\n# TYPE wicketgate_{name} gauge"
+    )
 }
 
 /// A configured name inside quotes.
 fn label(name: &str) -> String {
-    name.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+    name.replace('\\', "\\\\")
+        .replace('"', "\\\"")
+        .replace('\n', "\\n")
 }

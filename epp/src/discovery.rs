@@ -89,8 +89,10 @@ impl Directory {
     pub fn set(&self, wanted: &[EndpointEntry]) {
         let mut members = self.members.lock();
         let mut delta = Delta::default();
-        let keep: BTreeMap<&str, &EndpointEntry> =
-            wanted.iter().map(|entry| (entry.name.as_ref(), entry)).collect();
+        let keep: BTreeMap<&str, &EndpointEntry> = wanted
+            .iter()
+            .map(|entry| (entry.name.as_ref(), entry))
+            .collect();
         members.retain(|name, member| {
             let stays = keep.get(name.as_str()).is_some_and(|wanted| {
                 wanted.address == member.wanted.address && wanted.engine == member.wanted.engine
@@ -174,10 +176,7 @@ fn stamp(path: &Path) -> Stamp {
 ///
 /// The text is given once it has been the same for two looks, so that a half-written file is not taken for a
 /// whole one. A vanished file is no change: what was read last stays in force.
-pub fn watch_file(
-    path: PathBuf,
-    mut changed: impl FnMut(&str) + Send + 'static,
-) -> JoinHandle<()> {
+pub fn watch_file(path: PathBuf, mut changed: impl FnMut(&str) + Send + 'static) -> JoinHandle<()> {
     tokio::spawn(async move {
         let mut seen: Stamp = None;
         let mut taken: Option<(Stamp, String)> = None;

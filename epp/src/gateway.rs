@@ -248,7 +248,9 @@ impl Gateway {
             let listener = listen(address).await?;
             gateway.admin = listener.local_addr().ok();
             let views = gateway.views();
-            gateway.rest.push(tokio::spawn(admin::serve(listener, views, rest_signal)));
+            gateway
+                .rest
+                .push(tokio::spawn(admin::serve(listener, views, rest_signal)));
         }
         gateway.report(true).await;
         Ok(gateway)
@@ -278,23 +280,36 @@ impl Gateway {
     /// Tells health checkers. `liveness` answers as long as the process does.
     async fn report(&self, ready: bool) {
         self.ready.store(ready, Ordering::Release);
-        let status = if ready { ServingStatus::Serving } else { ServingStatus::NotServing };
+        let status = if ready {
+            ServingStatus::Serving
+        } else {
+            ServingStatus::NotServing
+        };
         for name in ["", "readiness", extproc::SERVICE_NAME] {
             self.reporter.set_service_status(name, status).await;
         }
-        self.reporter.set_service_status("liveness", ServingStatus::Serving).await;
+        self.reporter
+            .set_service_status("liveness", ServingStatus::Serving)
+            .await;
     }
 
     /// What each pool holds.
     pub fn held(&self) -> Vec<(Arc<str>, Held)> {
         let pools = self.pools.iter();
-        pools.map(|pool| (Arc::clone(&pool.name), pool.shell.held())).collect()
+        pools
+            .map(|pool| (Arc::clone(&pool.name), pool.shell.held()))
+            .collect()
     }
 
     /// Makes a pool's endpoint set equal to `entries`; false if there is no such pool.
     pub fn set_endpoints(&self, pool: &str, entries: &[EndpointEntry]) -> bool {
-        let found = self.pools.iter().find(|running| running.name.as_ref() == pool);
-        found.map(|running| running.directory.set(entries)).is_some()
+        let found = self
+            .pools
+            .iter()
+            .find(|running| running.name.as_ref() == pool);
+        found
+            .map(|running| running.directory.set(entries))
+            .is_some()
     }
 
     /// Takes over a new configuration: settings, decisions and endpoints of pools that go on, by name.
@@ -304,9 +319,15 @@ impl Gateway {
     pub fn reconfigure(&self, spec: &GatewaySpec) -> Vec<String> {
         let mut left = Vec::new();
         for pool in &spec.pools {
-            let running = self.pools.iter().find(|running| running.name == pool.config.name);
+            let running = self
+                .pools
+                .iter()
+                .find(|running| running.name == pool.config.name);
             match running {
-                None => left.push(format!("pool {} is new: restart to add it", pool.config.name)),
+                None => left.push(format!(
+                    "pool {} is new: restart to add it",
+                    pool.config.name
+                )),
                 Some(running) => {
                     running.shell.post(Input::Config(Arc::clone(&pool.config)));
                     if pool.endpoints_file.is_none() {
@@ -316,17 +337,26 @@ impl Gateway {
             }
         }
         for running in &self.pools {
-            if !spec.pools.iter().any(|pool| pool.config.name == running.name) {
+            if !spec
+                .pools
+                .iter()
+                .any(|pool| pool.config.name == running.name)
+            {
                 left.push(format!("pool {} is gone: restart to end it", running.name));
             }
         }
         let kept: Vec<PoolSpec> = spec
             .pools
             .iter()
-            .filter(|pool| self.pools.iter().any(|running| running.name == pool.config.name))
+            .filter(|pool| {
+                self.pools
+                    .iter()
+                    .any(|running| running.name == pool.config.name)
+            })
             .cloned()
             .collect();
-        self.pipeline.reconfigure(spec.settings.clone(), routes(&kept, &self.pools));
+        self.pipeline
+            .reconfigure(spec.settings.clone(), routes(&kept, &self.pools));
         self.effective.write().clone_from(&spec.effective);
         left
     }
@@ -341,7 +371,12 @@ impl Gateway {
     pub async fn drain(mut self) -> bool {
         self.report(false).await;
         let begun = tokio::time::Instant::now();
-        let busy = |gateway: &Gateway| gateway.held().iter().any(|(_, h)| h.running + h.waiting > 0);
+        let busy = |gateway: &Gateway| {
+            gateway
+                .held()
+                .iter()
+                .any(|(_, h)| h.running + h.waiting > 0)
+        };
         let quiet = DRAIN_QUIET.min(self.drain_timeout / 2);
         while begun.elapsed() < self.drain_timeout / 2 {
             if begun.elapsed() >= quiet && !busy(&self) {
@@ -369,7 +404,10 @@ impl Gateway {
 
 impl Drop for Gateway {
     fn drop(&mut self) {
-        self.data.iter().chain(&self.rest).for_each(JoinHandle::abort);
+        self.data
+            .iter()
+            .chain(&self.rest)
+            .for_each(JoinHandle::abort);
     }
 }
 
@@ -382,7 +420,11 @@ async fn bind(
     to: &Listen,
     alpn: &'static [&'static [u8]],
 ) -> Result<(TcpListener, Option<Acceptor>), StartError> {
-    let tls = to.tls.clone().map(|files| Acceptor::new(files, alpn)).transpose()?;
+    let tls = to
+        .tls
+        .clone()
+        .map(|files| Acceptor::new(files, alpn))
+        .transpose()?;
     Ok((listen(to.address).await?, tls))
 }
 
@@ -407,7 +449,14 @@ fn start_pool(
     };
     let config = Arc::clone(&pool.config);
     let prefix = Box::new(NoPrefix);
-    let shell = PoolShell::new(clock, config, spec.seed, prefix, recorder, spec.keep_records);
+    let shell = PoolShell::new(
+        clock,
+        config,
+        spec.seed,
+        prefix,
+        recorder,
+        spec.keep_records,
+    );
     let shell = shell.map_err(|source| StartError::Pool {
         pool: Arc::clone(&name),
         source,
@@ -423,12 +472,14 @@ fn start_pool(
     if let Some(path) = &pool.endpoints_file {
         let (directory, fixed) = (Arc::clone(&directory), pool.endpoints.clone());
         let (read, shown) = (spec.read_endpoints, path.display().to_string());
-        tasks.push(watch_file(path.clone(), move |text| match read(text, &shown) {
-            Ok(mut entries) => {
-                entries.extend(fixed.iter().cloned());
-                directory.set(&entries);
+        tasks.push(watch_file(path.clone(), move |text| {
+            match read(text, &shown) {
+                Ok(mut entries) => {
+                    entries.extend(fixed.iter().cloned());
+                    directory.set(&entries);
+                }
+                Err(error) => tracing::error!(error, "endpoints file refused; the old set stays"),
             }
-            Err(error) => tracing::error!(error, "endpoints file refused; the old set stays"),
         }));
     }
     Ok(RunningPool {
@@ -450,7 +501,9 @@ fn routes(specs: &[PoolSpec], running: &[RunningPool]) -> Routes {
             continue;
         };
         let index = routes.pools.len();
-        routes.pools.push((Arc::clone(&pool.name), Arc::clone(&pool.shell)));
+        routes
+            .pools
+            .push((Arc::clone(&pool.name), Arc::clone(&pool.shell)));
         for model in &spec.models {
             routes.by_model.insert(model.as_str().into(), index);
         }

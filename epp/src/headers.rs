@@ -30,7 +30,10 @@ pub fn steering(name: &[u8]) -> Option<&'static str> {
     if !name.starts_with(b"x-") {
         return None;
     }
-    STEERING.iter().copied().find(|known| known.as_bytes() == name)
+    STEERING
+        .iter()
+        .copied()
+        .find(|known| known.as_bytes() == name)
 }
 
 /// True for the values of `content-encoding` that leave a body readable.
@@ -68,7 +71,10 @@ mod tests {
 
     #[test]
     fn content_types() {
-        assert_eq!(response_kind(b"text/event-stream; charset=utf-8"), ResponseKind::EventStream);
+        assert_eq!(
+            response_kind(b"text/event-stream; charset=utf-8"),
+            ResponseKind::EventStream
+        );
         assert_eq!(response_kind(b"Application/JSON"), ResponseKind::Json);
         assert_eq!(response_kind(b"text/plain"), ResponseKind::Other);
         assert_eq!(response_kind(b""), ResponseKind::Other);
@@ -77,14 +83,24 @@ mod tests {
     #[test]
     fn lengths() {
         assert_eq!(parse_length(b"1048576"), Some(1_048_576));
-        for bad in [&b"-1"[..], b"+1", b"1 ", b"", b"0x10", b"99999999999999999999999"] {
+        for bad in [
+            &b"-1"[..],
+            b"+1",
+            b"1 ",
+            b"",
+            b"0x10",
+            b"99999999999999999999999",
+        ] {
             assert_eq!(parse_length(bad), None);
         }
     }
 
     #[test]
     fn steering_headers_are_known_by_exact_name() {
-        assert_eq!(steering(b"x-prefiller-host-port"), Some("x-prefiller-host-port"));
+        assert_eq!(
+            steering(b"x-prefiller-host-port"),
+            Some("x-prefiller-host-port")
+        );
         assert_eq!(steering(b"x-prefiller-host-port2"), None);
         assert_eq!(steering(b"accept"), None);
     }

@@ -131,7 +131,11 @@ impl Metrics {
 
     fn register(&mut self) {
         let to = &mut self.registry;
-        to.register("requests", "Requests by how they ended", self.requests.clone());
+        to.register(
+            "requests",
+            "Requests by how they ended",
+            self.requests.clone(),
+        );
         let seconds = Unit::Seconds;
         to.register_with_unit(
             "decision_duration",
@@ -145,18 +149,43 @@ impl Metrics {
             seconds.clone(),
             self.duration.clone(),
         );
-        to.register_with_unit("ttft", "First byte to first token", seconds, self.ttft.clone());
-        to.register("tokens", "Tokens that engines reported", self.tokens.clone());
+        to.register_with_unit(
+            "ttft",
+            "First byte to first token",
+            seconds,
+            self.ttft.clone(),
+        );
+        to.register(
+            "tokens",
+            "Tokens that engines reported",
+            self.tokens.clone(),
+        );
         to.register("scrapes", "Scrapes by result", self.scrapes.clone());
-        to.register("oddities", "Protocol oddities tolerated", self.oddities.clone());
+        to.register(
+            "oddities",
+            "Protocol oddities tolerated",
+            self.oddities.clone(),
+        );
         to.register(
             "served_elsewhere",
             "Requests that another endpoint than the chosen one served",
             self.served_elsewhere.clone(),
         );
-        to.register("retries", "Tries down the fallback list", self.retries.clone());
-        to.register("extproc_streams", "ext_proc streams open", self.streams.clone());
-        to.register("http_connections", "HTTP connections open", self.connections.clone());
+        to.register(
+            "retries",
+            "Tries down the fallback list",
+            self.retries.clone(),
+        );
+        to.register(
+            "extproc_streams",
+            "ext_proc streams open",
+            self.streams.clone(),
+        );
+        to.register(
+            "http_connections",
+            "HTTP connections open",
+            self.connections.clone(),
+        );
         to.register(
             "config_reload_failed",
             "1 while the configuration on disk is not in force",
@@ -188,7 +217,9 @@ impl Metrics {
         ];
         for (kind, tokens) in kinds {
             if let Some(tokens) = tokens {
-                self.tokens.get_or_create(&TokenLabels { kind }).inc_by(tokens);
+                self.tokens
+                    .get_or_create(&TokenLabels { kind })
+                    .inc_by(tokens);
             }
         }
     }

@@ -93,9 +93,11 @@ impl Outcome {
             Outcome::UnknownModel(_) => row(404, INVALID, "model_not_found"),
             Outcome::BadRequest(_) => row(400, INVALID, "bad_request"),
             Outcome::MethodNotAllowed => row(405, INVALID, "method_not_allowed"),
-            Outcome::DecisionTimeout => {
-                dropped(row(503, SERVER, "decision_timeout"), "rejected-ttl-expired", 1)
-            }
+            Outcome::DecisionTimeout => dropped(
+                row(503, SERVER, "decision_timeout"),
+                "rejected-ttl-expired",
+                1,
+            ),
             Outcome::UpstreamUnreachable => Row {
                 retry_after: Some(1),
                 ..row(503, SERVER, "upstream_unreachable")
@@ -162,16 +164,20 @@ fn refused(refusal: Refusal) -> Row {
         Refusal::NoEndpoints => dropped(row(503, SERVER, "no_endpoints"), NONE, 5),
         Refusal::SubsetEmpty => dropped(row(503, SERVER, "subset_empty"), NONE, 5),
         Refusal::AllEjected => dropped(row(503, SERVER, "all_ejected"), NONE, 5),
-        Refusal::AllFiltered => {
-            dropped(row(429, "rate_limit_error", "saturated"), "rejected-saturated", 1)
-        }
+        Refusal::AllFiltered => dropped(
+            row(429, "rate_limit_error", "saturated"),
+            "rejected-saturated",
+            1,
+        ),
         Refusal::DeadlinePassed => {
             let row = row(429, "rate_limit_error", "deadline_passed");
             dropped(row, "rejected-ttl-expired", 1)
         }
-        Refusal::ShuttingDown => {
-            dropped(row(503, SERVER, "shutting_down"), "rejected-shutting-down", 1)
-        }
+        Refusal::ShuttingDown => dropped(
+            row(503, SERVER, "shutting_down"),
+            "rejected-shutting-down",
+            1,
+        ),
     }
 }
 

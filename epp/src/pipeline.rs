@@ -13,7 +13,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use parking_lot::RwLock;
 use wicketgate_pool::{
     Request, RequestId,
-    scheduler::{Decision, Nanos},
+    scheduler::{Decision, Incarnation, Nanos, encode_token},
 };
 
 use crate::{
@@ -21,7 +21,7 @@ use crate::{
     exchange::{Ask, Placement},
     metrics::Metrics,
     outcome::Outcome,
-    shell::{Arrival, PoolShell, Verdict},
+    shell::{Arrival, PoolShell},
 };
 
 /// Settings that a reload may change. A request keeps the ones it started with.
@@ -151,22 +151,19 @@ pub fn destination(decision: &Decision) -> Bytes {
     list.freeze()
 }
 
-/// What the exchange needs to know of a decision.
-pub fn placement(decision: &Decision, settings: &Settings) -> Placement {
+/// What the exchange needs to know of a decision, with a session token for the endpoint that serves.
+pub fn placement(
+    decision: &Decision,
+    serves: Incarnation,
+    shell: &PoolShell,
+    settings: &Settings,
+) -> Placement {
     let session = settings.session_header.as_ref().and_then(|header| {
-        let token = decision.session_token.as_ref()?;
-        Some((Arc::clone(header), Bytes::copy_from_slice(token.as_bytes())))
+        let name = shell.name_of(serves)?;
+        Some((Arc::clone(header), Bytes::from(encode_token(&name))))
     });
     Placement {
         destination: destination(decision),
         session,
-    }
-}
-
-/// A verdict that is an outcome for the caller.
-pub fn refused(verdict: &Verdict) -> Option<Outcome> {
-    match verdict {
-        Verdict::Dispatched(..) => None,
-        Verdict::Refused(why) => Some(Outcome::Refused(*why)),
     }
 }

@@ -117,7 +117,10 @@ async fn run(
             last = Some(result);
         }
         let label = result.map_or_else(ScrapeError::label, |()| "ok");
-        metrics.scrapes.get_or_create(&ScrapeLabels { result: label }).inc();
+        metrics
+            .scrapes
+            .get_or_create(&ScrapeLabels { result: label })
+            .inc();
         if scraped.is_err() {
             page.connection = None;
         }
@@ -246,9 +249,15 @@ fn sample(scanned: &MetricsSample) -> Sample {
     Sample {
         waiting: add(ranks.iter().map(|rank| rank.waiting)),
         running: add(ranks.iter().map(|rank| rank.running)),
-        kv_usage: ranks.iter().filter_map(|rank| rank.kv_usage).reduce(f64::max),
+        kv_usage: ranks
+            .iter()
+            .filter_map(|rank| rank.kv_usage)
+            .reduce(f64::max),
         block_size: ranks.iter().find_map(|rank| rank.block_size),
-        num_blocks: ranks.iter().filter_map(|rank| rank.num_blocks).reduce(|a, b| a + b),
+        num_blocks: ranks
+            .iter()
+            .filter_map(|rank| rank.num_blocks)
+            .reduce(|a, b| a + b),
         ..Sample::default()
     }
 }

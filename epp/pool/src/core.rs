@@ -81,13 +81,7 @@ impl Pool {
     }
 
     /// One input in, its outputs appended to `out`. `now` never goes back.
-    pub fn step(
-        &mut self,
-        now: Nanos,
-        input: Input,
-        prefix: &dyn PrefixView,
-        out: &mut Outputs,
-    ) {
+    pub fn step(&mut self, now: Nanos, input: Input, prefix: &dyn PrefixView, out: &mut Outputs) {
         match input {
             Input::Arrive(request) => self.arrive(now, &request, prefix, out),
             // Nothing waits yet: whatever is cancelled has been answered already.
@@ -185,7 +179,10 @@ impl Pool {
         if !self.running.contains_key(&id) {
             self.totals.unknown += 1;
         }
-        let silent = self.table.get(at).is_some_and(|row| row.telemetry.failures > 0);
+        let silent = self
+            .table
+            .get(at)
+            .is_some_and(|row| row.telemetry.failures > 0);
         if certain || silent {
             self.health(now, at, false);
         }

@@ -60,3 +60,6 @@ pub type Nanos = u64;
 
 /// One second.
 pub const SECOND: Nanos = 1_000_000_000;
+
+#[cfg(test)]
+mod tests;

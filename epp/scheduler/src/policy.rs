@@ -68,7 +68,6 @@ impl SlowStart {
             return 1.0;
         }
         let floor = clamp01(self.floor);
-        #[expect(clippy::cast_precision_loss, reason = "a share of a window, not an instant")]
         let done = age as f64 / self.window as f64;
         floor + (1.0 - floor) * done
     }

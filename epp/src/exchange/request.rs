@@ -218,8 +218,15 @@ impl Exchange {
         let chunks = std::mem::take(&mut self.upload.chunks);
         let count = chunks.len();
         let last_ends = self.upload.ended && !self.upload.trailers;
-        if count == 0 && last_ends && !self.upload.headers_end && self.modes.request == BodyMode::FullDuplex {
-            out.push(Command::Body { data: Bytes::new(), end: true });
+        if count == 0
+            && last_ends
+            && !self.upload.headers_end
+            && self.modes.request == BodyMode::FullDuplex
+        {
+            out.push(Command::Body {
+                data: Bytes::new(),
+                end: true,
+            });
         }
         for (index, data) in chunks.into_iter().enumerate() {
             let end = last_ends && index + 1 == count;

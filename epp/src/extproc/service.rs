@@ -57,10 +57,18 @@ impl StreamingService<ProcessingRequest> for Process {
 }
 
 /// Routes a call by its path.
-#[derive(Clone)]
 struct Router<H: Health> {
     pipeline: Option<Arc<Pipeline>>,
     health: HealthServer<H>,
+}
+
+impl<H: Health> Clone for Router<H> {
+    fn clone(&self) -> Self {
+        Router {
+            pipeline: self.pipeline.clone(),
+            health: self.health.clone(),
+        }
+    }
 }
 
 type Answer = Pin<Box<dyn Future<Output = Result<http::Response<Body>, Infallible>> + Send>>;

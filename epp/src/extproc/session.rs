@@ -83,7 +83,10 @@ impl Session {
     }
 
     /// Runs `act` on the request; a panic ends this stream with an error, and only this one.
-    fn guarded(&mut self, act: impl FnOnce(&mut Carried, &mut VecDeque<ProcessingResponse>)) -> bool {
+    fn guarded(
+        &mut self,
+        act: impl FnOnce(&mut Carried, &mut VecDeque<ProcessingResponse>),
+    ) -> bool {
         let (request, answers) = (&mut self.request, &mut self.answers);
         let caught = catch_unwind(AssertUnwindSafe(|| act(request, answers)));
         if caught.is_err() {
@@ -154,7 +157,11 @@ impl Carried {
     /// The other side is gone. Nothing happens if the request had ended.
     fn gone(&mut self) {
         self.waiting = None;
-        if self.exchange.as_ref().is_some_and(|exchange| !exchange.finished()) {
+        if self
+            .exchange
+            .as_ref()
+            .is_some_and(|exchange| !exchange.finished())
+        {
             let mut dropped = VecDeque::new();
             self.on(Event::Broken(Ended::ClientGone), &mut dropped);
         }
@@ -199,7 +206,9 @@ impl Carried {
         let asks = match &phase {
             Phase::RequestHeaders(_) | Phase::RequestTrailers(_) => true,
             Phase::RequestBody(body) => body.end_of_stream,
-            Phase::ResponseHeaders(_) | Phase::ResponseBody(_) | Phase::ResponseTrailers(_) => false,
+            Phase::ResponseHeaders(_) | Phase::ResponseBody(_) | Phase::ResponseTrailers(_) => {
+                false
+            }
         };
         if asks
             && !self.has_subset
@@ -308,10 +317,13 @@ impl Carried {
         match verdict {
             Verdict::Refused(why) => self.on(Event::Refused(Outcome::Refused(why)), answers),
             Verdict::Dispatched(decision, guard) => {
-                let first = decision.targets.first();
-                self.chosen = first.map(|to| (Arc::clone(guard.shell()), to.address.as_ref().into()));
+                let Some(first) = decision.targets.first() else {
+                    return self.on(Event::Refused(Outcome::Internal), answers);
+                };
+                let shell = Arc::clone(guard.shell());
+                let placement = placement(&decision, first.id, &shell, &self.settings);
+                self.chosen = Some((shell, first.address.as_ref().into()));
                 self.guard = Some(guard);
-                let placement = placement(&decision, &self.settings);
                 self.on(Event::Placed(placement), answers);
             }
         }

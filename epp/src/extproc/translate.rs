@@ -87,7 +87,9 @@ pub(super) fn response_head(map: Option<&HeaderMap>, metadata: &Bytes) -> Respon
         match header.key.as_ref() {
             b":status" => {
                 let status = headers::parse_length(header.bytes());
-                head.status = status.and_then(|status| u16::try_from(status).ok()).unwrap_or(0);
+                head.status = status
+                    .and_then(|status| u16::try_from(status).ok())
+                    .unwrap_or(0);
             }
             b"content-type" => head.kind = headers::response_kind(header.bytes()),
             _ => {}
@@ -112,12 +114,12 @@ pub(super) fn subset(metadata: &Bytes) -> Option<Vec<SubsetEntry>> {
     let kind = lookup(metadata, headers::SUBSET_NAMESPACE, headers::SUBSET)?;
     Some(match kind {
         Kind::StringValue(list) => parse_subset([list.as_str()].into_iter()),
-        Kind::ListValue(list) => parse_subset(list.values.iter().filter_map(|value| {
-            match &value.kind {
+        Kind::ListValue(list) => {
+            parse_subset(list.values.iter().filter_map(|value| match &value.kind {
                 Some(Kind::StringValue(entry)) => Some(entry.as_str()),
                 _ => None,
-            }
-        })),
+            }))
+        }
         Kind::NullValue(_) | Kind::NumberValue(_) | Kind::BoolValue(_) | Kind::StructValue(_) => {
             Vec::new()
         }
@@ -165,7 +167,10 @@ fn with_head(delta: HeadDelta) -> CommonAnswer {
     CommonAnswer {
         response: Some(CommonResponse {
             header_mutation: Some(HeaderMutation {
-                set_headers: vec![HeaderValueOption::set(headers::DESTINATION, delta.destination)],
+                set_headers: vec![HeaderValueOption::set(
+                    headers::DESTINATION,
+                    delta.destination,
+                )],
                 remove_headers: delta.remove.into_iter().map(str::to_owned).collect(),
             }),
             body_mutation: None,
@@ -232,7 +237,10 @@ fn immediate(outcome: &Outcome) -> ImmediateResponse {
         Bytes::from_static(b"application/json"),
     )];
     if let Some(seconds) = reply.retry_after {
-        set.push(HeaderValueOption::set("retry-after", Bytes::from(seconds.to_string())));
+        set.push(HeaderValueOption::set(
+            "retry-after",
+            Bytes::from(seconds.to_string()),
+        ));
     }
     if let Some(reason) = reply.drop_reason {
         let reason = Bytes::from_static(reason.as_bytes());

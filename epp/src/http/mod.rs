@@ -10,4 +10,4 @@ mod server;
 mod upstream;
 
 pub use server::{Limits, serve};
-pub use upstream::{Upstreams, UpstreamPolicy};
+pub use upstream::{UpstreamPolicy, Upstreams};

@@ -9,7 +9,7 @@ use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use wicketgate_pool::{
     Ended,
-    scheduler::{Nanos, Target},
+    scheduler::{Decision, Incarnation, Nanos},
 };
 use wicketgate_wire::Api;
 
@@ -19,7 +19,7 @@ use super::{
     upstream::{Failure, HeldBody, UpstreamPolicy, Upstreams},
 };
 use crate::{
-    exchange::{Ask, BodyMode, Command, Commands, Event, Exchange, Modes},
+    exchange::{Ask, BodyMode, Command, Commands, Event, Exchange, Modes, Placement},
     headers,
     outcome::{DROP_REASON_HEADER, Outcome},
     pipeline::{Pipeline, Settings, placement},
@@ -115,6 +115,17 @@ impl Walk {
         }
     }
 
+    /// The placement of a decision that this endpoint carries out.
+    fn placement(&self, decision: &Decision, serves: Incarnation) -> Placement {
+        match &self.guard {
+            Some(guard) => placement(decision, serves, guard.shell(), &self.settings),
+            None => Placement {
+                destination: crate::pipeline::destination(decision),
+                session: None,
+            },
+        }
+    }
+
     fn log(&self, how: Ended) {
         if self.settings.access_log {
             let (ms, api) = (self.seconds() * 1e3, self.api.as_str());
@@ -156,7 +167,10 @@ pub(super) fn own_answer(outcome: &Outcome, request_id: &HeaderValue) -> Respons
     *response.status_mut() =
         http::StatusCode::from_u16(reply.status).unwrap_or(http::StatusCode::INTERNAL_SERVER_ERROR);
     let map = response.headers_mut();
-    map.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    map.insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("application/json"),
+    );
     map.insert(headers::REQUEST_ID, request_id.clone());
     if let Some(seconds) = reply.retry_after {
         map.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
@@ -191,7 +205,10 @@ impl Outbound {
                 let names: Vec<&str> = trailers.keys().map(|name| name.as_str()).collect();
                 let names = HeaderValue::from_str(&names.join(", ")).map_err(bad)?;
                 map.insert(header::TRAILER, names);
-                map.insert(header::TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
+                map.insert(
+                    header::TRANSFER_ENCODING,
+                    HeaderValue::from_static("chunked"),
+                );
             }
             None if self.has_length => {
                 map.insert(header::CONTENT_LENGTH, HeaderValue::from(self.body.bytes()));
@@ -228,7 +245,9 @@ impl Front {
             body,
         };
         if let Some(authorization) = &self.policy.authorization {
-            outbound.headers.insert(header::AUTHORIZATION, authorization.clone());
+            outbound
+                .headers
+                .insert(header::AUTHORIZATION, authorization.clone());
         }
         match self.forward(&mut walk, *ask, &outbound).await {
             Ok(answered) => self.answer(walk, answered, &request_id),
@@ -246,8 +265,8 @@ impl Front {
         let deadline = tokio::time::Instant::now() + self.policy.total_timeout;
         let mut pauses = self.policy.retry_backoff.iter();
         loop {
-            let targets = self.place(walk, ask.clone()).await?;
-            let failure = match self.walk_down(walk, &targets, outbound, deadline).await {
+            let decision = self.place(walk, ask.clone()).await?;
+            let failure = match self.walk_down(walk, &decision, outbound, deadline).await {
                 Ok(answered) => return Ok(answered),
                 Err(failure) => failure,
             };
@@ -263,7 +282,7 @@ impl Front {
     }
 
     /// Asks the pool for a place.
-    async fn place(&self, walk: &mut Walk, ask: Ask) -> Result<Targets, Outcome> {
+    async fn place(&self, walk: &mut Walk, ask: Ask) -> Result<Decision, Outcome> {
         walk.api = ask.api;
         let asked = self.pipeline.ask(ask, walk.arrived, &walk.settings)?;
         walk.pool = asked.pool;
@@ -280,11 +299,7 @@ impl Front {
             Verdict::Refused(why) => Err(Outcome::Refused(why)),
             Verdict::Dispatched(decision, guard) => {
                 walk.guard = Some(guard);
-                let placement = placement(&decision, &walk.settings);
-                Ok(Targets {
-                    list: decision.targets.into_vec(),
-                    placement,
-                })
+                Ok(decision)
             }
         }
     }
@@ -293,19 +308,21 @@ impl Front {
     async fn walk_down(
         &self,
         walk: &mut Walk,
-        targets: &Targets,
+        decision: &Decision,
         outbound: &Outbound,
         deadline: tokio::time::Instant,
     ) -> Result<Answered, (bool, Outcome)> {
         let mut last = (false, Outcome::Internal);
-        for (index, target) in targets.list.iter().enumerate() {
+        for (index, target) in decision.targets.iter().enumerate() {
             if index > 0 {
                 self.pipeline.metrics.retries.inc();
                 if let Some(guard) = &walk.guard {
                     guard.served(target.id);
                 }
             }
-            let request = outbound.to(&target.address).map_err(|outcome| (false, outcome))?;
+            let request = outbound
+                .to(&target.address)
+                .map_err(|outcome| (false, outcome))?;
             let sent = self.upstreams.send(&target.address, &self.policy, request);
             let sent = match tokio::time::timeout_at(deadline, sent).await {
                 Ok(sent) => sent,
@@ -313,7 +330,7 @@ impl Front {
             };
             match sent {
                 Ok((response, link)) => {
-                    let more = index + 1 < targets.list.len();
+                    let more = index + 1 < decision.targets.len();
                     // A full queue refused the request: nothing was begun, and another may have room.
                     if response.status() == http::StatusCode::SERVICE_UNAVAILABLE && more {
                         continue;
@@ -322,7 +339,7 @@ impl Front {
                         response,
                         link,
                         address: Arc::clone(&target.address),
-                        placement: targets.placement.clone(),
+                        placement: walk.placement(decision, target.id),
                         deadline,
                     });
                 }
@@ -385,18 +402,12 @@ impl Front {
     }
 }
 
-/// Where a decision lets the request go.
-struct Targets {
-    list: Vec<Target>,
-    placement: crate::exchange::Placement,
-}
-
 /// An endpoint's answer, its body still to come.
 struct Answered {
     response: Response<Incoming>,
     link: super::upstream::Link,
     address: Arc<str>,
-    placement: crate::exchange::Placement,
+    placement: Placement,
     deadline: tokio::time::Instant,
 }
 

@@ -95,7 +95,10 @@ impl Relay {
         self.on(Event::Broken(how));
     }
 
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, RelayError>>> {
+    fn poll(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, RelayError>>> {
         if self.over {
             return Poll::Ready(None);
         }
@@ -154,7 +157,9 @@ impl Body for RelayBody {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, RelayError>>> {
         match self.get_mut() {
-            RelayBody::Whole(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
+            RelayBody::Whole(bytes) => {
+                Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes))))
+            }
             RelayBody::Relay(relay) => relay.poll(context),
         }
     }

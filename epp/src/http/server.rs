@@ -58,19 +58,26 @@ pub async fn serve(
     let builder = Arc::new(builder(&limits));
     let graceful = Arc::new(GracefulShutdown::new());
     let watch = Arc::clone(&graceful);
-    accept(listener, tls, limits.connections, shutdown, move |connection, peer| {
-        let (front, builder, watcher) = (Arc::clone(&front), Arc::clone(&builder), watch.watcher());
-        async move {
-            let connections = front.pipeline.metrics.connections.clone();
-            connections.inc();
-            let service = service_fn(move |request| answer(Arc::clone(&front), request));
-            let served = builder.serve_connection(TokioIo::new(connection), service);
-            if let Err(error) = watcher.watch(served.into_owned()).await {
-                tracing::debug!(error = %error, %peer, "connection ended");
+    accept(
+        listener,
+        tls,
+        limits.connections,
+        shutdown,
+        move |connection, peer| {
+            let (front, builder, watcher) =
+                (Arc::clone(&front), Arc::clone(&builder), watch.watcher());
+            async move {
+                let connections = front.pipeline.metrics.connections.clone();
+                connections.inc();
+                let service = service_fn(move |request| answer(Arc::clone(&front), request));
+                let served = builder.serve_connection(TokioIo::new(connection), service);
+                if let Err(error) = watcher.watch(served.into_owned()).await {
+                    tracing::debug!(error = %error, %peer, "connection ended");
+                }
+                connections.dec();
             }
-            connections.dec();
-        }
-    })
+        },
+    )
     .await;
     if let Some(graceful) = Arc::into_inner(graceful) {
         // Requests that outlive the grace are cut by the exit of the process.

@@ -217,9 +217,14 @@ async fn handshake(
     tls: &Arc<rustls::ClientConfig>,
 ) -> std::io::Result<Dialled> {
     let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
-    let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
+    let host = host
+        .trim_start_matches('[')
+        .trim_end_matches(']')
+        .to_owned();
     let name = rustls::pki_types::ServerName::try_from(host).map_err(std::io::Error::other)?;
-    let stream = TlsConnector::from(Arc::clone(tls)).connect(name, stream).await?;
+    let stream = TlsConnector::from(Arc::clone(tls))
+        .connect(name, stream)
+        .await?;
     Ok(Dialled::Tls(Box::new(stream)))
 }
 

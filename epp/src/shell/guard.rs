@@ -7,10 +7,7 @@ use std::{
 };
 
 use tokio::sync::oneshot;
-use wicketgate_pool::{
-    Ended, Input, Refusal, RequestId, Usage,
-    scheduler::Incarnation,
-};
+use wicketgate_pool::{Ended, Input, Refusal, RequestId, Usage, scheduler::Incarnation};
 
 use super::{PoolShell, Verdict};
 

@@ -157,6 +157,15 @@ impl PoolShell {
         self.addresses.read().get(address).copied()
     }
 
+    /// The name of a life that is in the pool.
+    pub fn name_of(&self, id: Incarnation) -> Option<Arc<str>> {
+        self.view(|pool| {
+            let mut rows = pool.endpoints().iter();
+            rows.find(|row| row.id == id)
+                .map(|row| Arc::clone(&row.name))
+        })
+    }
+
     /// Runs a step under the lock, lets `own` look at the outputs there, then carries out the rest.
     fn step<T>(
         self: &Arc<Self>,

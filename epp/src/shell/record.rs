@@ -106,7 +106,10 @@ impl Recorder {
             prefix: recording.into_answers(),
             outputs: out.list.iter().skip(before).cloned().collect(),
         };
-        let kept = self.entries.as_ref().is_some_and(|to| to.send(entry).is_ok());
+        let kept = self
+            .entries
+            .as_ref()
+            .is_some_and(|to| to.send(entry).is_ok());
         if !kept {
             // The writer said why; a log with a hole would be worse than a short one.
             self.entries = None;

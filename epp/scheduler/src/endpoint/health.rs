@@ -162,10 +162,6 @@ impl Health {
             return false;
         };
         let span = outcome.saturating_sub(first.outcome).saturating_add(1);
-        #[expect(
-            clippy::cast_precision_loss,
-            reason = "a share, compared with a threshold"
-        )]
         let enough = needed as f64 >= policy.share * span as f64;
         self.recent.len() == needed && enough
     }
@@ -175,7 +171,11 @@ impl Health {
             && self
                 .recovered
                 .is_none_or(|at| now.saturating_sub(at) > policy.window);
-        self.strikes = if stable { 0 } else { self.strikes.saturating_add(1) };
+        self.strikes = if stable {
+            0
+        } else {
+            self.strikes.saturating_add(1)
+        };
         self.phase = Phase::Ejected {
             until: now.saturating_add(cool_down(policy, self.strikes)),
             probing: false,

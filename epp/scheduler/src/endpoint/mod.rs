@@ -82,12 +82,14 @@ pub struct Endpoint {
     pub joined: Nanos,
     /// What we run there. Raised at dispatch and lowered at the end by the table's owner only.
     pub load: Load,
-    /// Requests dispatched since the last scrape, which that scrape cannot have seen.
+    /// Requests dispatched since the last scrape, ended ones included.
     pub dispatched_since_scrape: u32,
     /// What its scrapes said.
     pub telemetry: Telemetry,
     /// Whether it may be used.
     pub health: Health,
+    /// Requests of ours among those that the last scrape counted.
+    seen: u32,
     /// The address once parsed; none for a host name.
     #[serde(skip)]
     socket: Option<SocketAddr>,
@@ -108,6 +110,7 @@ impl Endpoint {
             dispatched_since_scrape: 0,
             telemetry: Telemetry::default(),
             health: Health::default(),
+            seen: 0,
             socket: spec.address.parse().ok(),
         }
     }
@@ -136,14 +139,24 @@ impl Endpoint {
     pub fn on_end(&mut self, _now: Nanos, tokens: u64) {
         self.load.requests = self.load.requests.saturating_sub(1);
         self.load.tokens = self.load.tokens.saturating_sub(tokens);
-        // What ended needs no correction; the rest may all be younger than the scrape.
-        self.dispatched_since_scrape = self.dispatched_since_scrape.min(self.load.requests);
     }
 
     /// A scrape came back.
     pub fn on_sample(&mut self, now: Nanos, sample: &Sample) {
         self.telemetry.apply(now, sample);
         self.dispatched_since_scrape = 0;
+        let read_now = |reading: Option<Reading>| reading.filter(|r| r.at == now);
+        let waiting = read_now(self.telemetry.waiting);
+        let running = read_now(self.telemetry.running);
+        self.seen = match (waiting, running) {
+            // An engine that counts fewer requests than we have there has not met the rest yet.
+            (Some(waiting), Some(running)) => {
+                let counted = (waiting.value + running.value) as u32;
+                self.load.requests.min(counted)
+            }
+            (None, None) => self.seen,
+            _ => self.load.requests,
+        };
     }
 
     /// A scrape failed. Old readings stay and grow old.
@@ -151,17 +164,20 @@ impl Endpoint {
         self.telemetry.scrape_failed(now);
     }
 
-    /// Waiting requests: the engine's own count raised by what it has not seen; `None` without a reading younger
-    /// than `stale_after`.
+    /// Waiting requests: the engine's count carried on by [`Endpoint::unseen`]; `None` without a reading younger than
+    /// `stale_after`.
     pub fn waiting(&self, now: Nanos, stale_after: Nanos) -> Option<f64> {
-        let waiting = Reading::fresh(self.telemetry.waiting, now, stale_after)?;
-        Some(waiting + f64::from(self.unseen()))
+        self.carried_on(self.telemetry.waiting, now, stale_after)
     }
 
-    /// Running requests, corrected in the same way.
+    /// Running requests, carried on in the same way.
     pub fn running(&self, now: Nanos, stale_after: Nanos) -> Option<f64> {
-        let running = Reading::fresh(self.telemetry.running, now, stale_after)?;
-        Some(running + f64::from(self.unseen()))
+        self.carried_on(self.telemetry.running, now, stale_after)
+    }
+
+    fn carried_on(&self, reading: Option<Reading>, now: Nanos, stale_after: Nanos) -> Option<f64> {
+        let value = Reading::fresh(reading, now, stale_after)?;
+        Some((value + self.unseen() as f64).max(0.0))
     }
 
     /// Share of KV blocks in use, 0 to 1.
@@ -169,11 +185,12 @@ impl Endpoint {
         Reading::fresh(self.telemetry.kv_usage, now, stale_after)
     }
 
-    /// Requests of ours that the last scrape cannot have seen: dispatched since then and not ended.
+    /// What the last scrape could not know: requests of ours that came since then less those that went, and those
+    /// still on their way when it was taken.
     ///
-    /// A burst between two scrapes would otherwise all see the same idle endpoint.
-    pub fn unseen(&self) -> u32 {
-        self.dispatched_since_scrape.min(self.load.requests)
+    /// A burst between two scrapes would otherwise see the same idle endpoint all along.
+    pub fn unseen(&self) -> i64 {
+        i64::from(self.load.requests) - i64::from(self.seen)
     }
 
     /// The slow start's factor now: its age counts from joining, or from its recovery after an ejection.

@@ -93,7 +93,11 @@ impl Telemetry {
         let running = read(sample.running, f64::MAX, now);
         let kv_usage = read(sample.kv_usage, 1.0, now);
         let blank = waiting.is_none() && running.is_none() && kv_usage.is_none();
-        self.blank = if blank { self.blank.saturating_add(1) } else { 0 };
+        self.blank = if blank {
+            self.blank.saturating_add(1)
+        } else {
+            0
+        };
         self.waiting = waiting.or(self.waiting);
         self.running = running.or(self.running);
         self.kv_usage = kv_usage.or(self.kv_usage);
@@ -132,7 +136,10 @@ impl Telemetry {
 fn read(value: Option<f64>, most: f64, at: Nanos) -> Option<Reading> {
     let value = value.filter(|v| (0.0..=most).contains(v))?;
     // Minus zero would differ from zero in a recorded log.
-    Some(Reading { value: value + 0.0, at })
+    Some(Reading {
+        value: value + 0.0,
+        at,
+    })
 }
 
 #[cfg(test)]

@@ -125,7 +125,11 @@ const SESSION: &[ParamInfo] = &[
         "[{\"header\":\"x-session-id\"}]",
     ),
     param("sessionIdConfig.sources[].header", "header name", ""),
-    param("sessionIdConfig.evictionTtlSeconds", "seconds, at least 1", "300"),
+    param(
+        "sessionIdConfig.evictionTtlSeconds",
+        "seconds, at least 1",
+        "300",
+    ),
     param(
         "sessionIdConfig.evictionSweepSeconds",
         "seconds; accepted, of no effect",
@@ -202,6 +206,9 @@ pub const PLUGIN_TYPES: &[PluginInfo] = &[
     later("header-label-affinity-scorer", Scorer),
     later("endpoint-attribute-scorer", Scorer),
     later("mm-embeddings-cache-scorer", Scorer),
+    later("multicluster-queue-scorer", Scorer),
+    later("multicluster-kv-cache-utilization-scorer", Scorer),
+    later("multicluster-prefix-cache-scorer", Scorer),
     known("label-selector-filter", Filter, SELECTOR),
     known("by-label-selector", Filter, SELECTOR),
     known(

@@ -126,11 +126,14 @@ pub(crate) fn plugins(spec: &SchedulerSpec) -> Result<BTreeMap<&str, &PluginSpec
     Ok(by_name)
 }
 
+/// A plugin of a profile: its name, what it is, its weight.
+pub(crate) type Resolved<'a> = (&'a Arc<str>, &'a PluginSpec, f64);
+
 /// A profile's plugins in order, each with its name and weight.
 pub(crate) fn resolve<'a>(
     profile: &'a ProfileSpec,
     by_name: &BTreeMap<&str, &'a PluginSpec>,
-) -> Result<Vec<(&'a Arc<str>, &'a PluginSpec, f64)>, SpecError> {
+) -> Result<Vec<Resolved<'a>>, SpecError> {
     let mut resolved = Vec::with_capacity(profile.plugins.len());
     let mut pickers = 0;
     for reference in &profile.plugins {
@@ -266,6 +269,3 @@ fn selector(selector: &Selector) -> Option<(&'static str, &'static str)> {
         }
     })
 }
-
-#[cfg(test)]
-mod tests;

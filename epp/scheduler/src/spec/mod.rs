@@ -3,7 +3,7 @@
 //! Names, parameters and defaults are llm-d's (`EndpointPickerConfig`); ours are marked in [`PLUGIN_TYPES`].
 
 mod catalog;
-mod check;
+pub(crate) mod check;
 mod nearest;
 mod parameters;
 mod plugin;
@@ -100,8 +100,26 @@ impl SchedulerSpec {
                 PluginSpec::PrefixCacheScorer(PrefixCache::default()),
                 Some(3.0),
             ),
-            (PluginSpec::MaxScorePicker(PickerParameters::default()), None),
+            (
+                PluginSpec::MaxScorePicker(PickerParameters::default()),
+                None,
+            ),
         ])
+    }
+
+    /// The profile of a spec that has none: every filter, scorer and picker in order, each with weight 1.
+    pub(crate) fn implied_profile(&self) -> ProfileSpec {
+        let used = self.plugins.iter();
+        let used = used.filter(|instance| instance.plugin.kind() != PluginKind::ProfileHandler);
+        ProfileSpec {
+            name: "default".into(),
+            plugins: used
+                .map(|instance| ProfilePlugin {
+                    plugin: instance.name.clone(),
+                    weight: None,
+                })
+                .collect(),
+        }
     }
 
     /// One profile named `default` of these plugins, each named after its type; a type that comes twice needs

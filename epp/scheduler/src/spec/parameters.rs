@@ -226,8 +226,7 @@ fn session(fields: &mut Fields<'_>) -> Result<SessionAffinity, Fault> {
             .map(session_source)
             .collect::<Result<_, _>>()?;
     }
-    config.eviction_ttl_seconds =
-        by_id.whole("evictionTtlSeconds", config.eviction_ttl_seconds)?;
+    config.eviction_ttl_seconds = by_id.whole("evictionTtlSeconds", config.eviction_ttl_seconds)?;
     config.eviction_sweep_seconds =
         by_id.whole("evictionSweepSeconds", config.eviction_sweep_seconds)?;
     config.max_sessions = by_id.integer("maxSessions", config.max_sessions)?;

@@ -211,7 +211,10 @@ impl<'a> Fields<'a> {
         let what = if self.known.is_empty() {
             format!("unknown parameter {name:?}; it takes none")
         } else {
-            format!("unknown parameter {name:?}; known: {}", self.known.join(", "))
+            format!(
+                "unknown parameter {name:?}; known: {}",
+                self.known.join(", ")
+            )
         };
         Err(Fault {
             kind: PluginErrorKind::UnknownParameter,

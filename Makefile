@@ -1,0 +1,41 @@
+# The same targets serve people and CI. `make help` lists them.
+PROFILE ?= fast
+ARGS ?=
+CARGO ?= cargo
+
+.PHONY: help demo test test-env fmt lint unit e2e soak bench docs
+
+help: ## List the targets
+	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
+
+demo: ## Real traffic through the gateway to four emulated engines; ARGS="--envoy --json --seconds 20"
+	@case " $(ARGS) " in *" --envoy "*) scripts/setup-test-env.sh ;; esac
+	$(CARGO) run --quiet --profile $(PROFILE) -- demo $(ARGS)
+
+test: test-env fmt lint unit e2e ## Everything that must pass: format, lints, unit, property and end-to-end tests
+
+test-env: ## Install what the end-to-end tests need (Envoy, the OpenAI client) into .venv
+	scripts/setup-test-env.sh
+
+fmt: ## Check the format
+	$(CARGO) fmt --all --check
+
+lint: ## Lints are errors
+	$(CARGO) clippy --workspace --all-targets -- -D warnings
+
+unit: ## Unit and property tests of every crate
+	$(CARGO) test --profile $(PROFILE) --workspace --exclude wicketgate
+	$(CARGO) test --profile $(PROFILE) -p wicketgate --bins
+
+e2e: ## End-to-end tests on real Envoy
+	$(CARGO) test --profile $(PROFILE) -p wicketgate --test e2e
+
+soak: ## Five minutes of load with churn, disconnects and failing engines
+	WICKETGATE_SOAK_SECONDS=$${WICKETGATE_SOAK_SECONDS:-300} \
+	$(CARGO) test --profile $(PROFILE) -p wicketgate --test e2e -- soak --nocapture
+
+bench: ## Benchmarks in the release profile; ARGS="schedule --endpoints 100"
+	$(CARGO) run --quiet --release -- bench $(ARGS)
+
+docs: ## Build the book (needs mdbook)
+	mdbook build
