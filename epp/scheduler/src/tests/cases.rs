@@ -68,6 +68,17 @@ fn c09_if_nobody_was_scraped_all_are_used() {
     assert!(tally.values().all(|n| (850..1150).contains(n)), "{tally:?}");
 }
 
+/// The bound on own load looks at endpoints that get regular work, not at those it would let in by the back door.
+#[test]
+fn c09_nor_when_the_only_scraped_one_has_all_the_load() {
+    let endpoints = std::iter::once(scraped(1, 0.0, 0.0, 0.0));
+    let endpoints = endpoints.chain((2..=8).map(endpoint)).collect();
+    let mut fleet = Fleet::new(&SchedulerSpec::default_ours(), endpoints);
+    for _ in 0..200 {
+        assert_eq!(fleet.dispatch(&request(), &crate::NoPrefix), 1);
+    }
+}
+
 #[test]
 fn c09_a_real_zero_is_idle() {
     let endpoints = vec![scraped(1, 3.0, 1.0, 0.3), scraped(2, 0.0, 0.0, 0.0)];

@@ -169,6 +169,22 @@ fn a_newcomer_ramps_up() {
 }
 
 #[test]
+fn a_recovered_endpoint_ramps_up_again() {
+    let mut back = endpoint(1);
+    let slow = SlowStart {
+        window: 10 * SECOND,
+        floor: 0.0,
+    };
+    assert_eq!(back.ramp(NOW, &slow), 1.0);
+    eject(&mut back);
+    let healed = NOW + 5 * SECOND;
+    back.health.record(healed, true, &Default::default());
+    assert_eq!(back.ramp(healed, &slow), 0.0);
+    assert_eq!(back.ramp(healed + 5 * SECOND, &slow), 0.5);
+    assert_eq!(back.ramp(healed + 10 * SECOND, &slow), 1.0);
+}
+
+#[test]
 fn a_probe_is_the_target_once_and_never_a_fallback() {
     let mut back = scraped(1, 0.0, 0.0, 0.0);
     eject(&mut back);

@@ -1,0 +1,312 @@
+//! The file's content with defaults filled in. Shapes were checked against the table before.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::units::{Size, Span};
+
+const fn ms(ms: u64) -> Span {
+    Span(Duration::from_millis(ms))
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(crate) struct Raw {
+    pub(crate) api_version: Option<String>,
+    pub(crate) kind: Option<String>,
+    pub(crate) server: Server,
+    pub(crate) pools: Vec<Pool>,
+    pub(crate) upstream: Upstream,
+    pub(crate) telemetry: Telemetry,
+    pub(crate) scheduler: Scheduler,
+    pub(crate) observability: Observability,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) feature_gates: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) plugins: Option<Vec<Plugin>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) scheduling_profiles: Option<Vec<Profile>>,
+    #[serde(skip_serializing)]
+    pub(crate) data_layer: Option<DataLayer>,
+    #[serde(skip_serializing)]
+    pub(crate) flow_control: Option<Value>,
+    #[serde(skip_serializing)]
+    pub(crate) request_handler: Option<RequestHandler>,
+    #[serde(skip_serializing)]
+    pub(crate) saturation_detector: Option<Ref>,
+    #[serde(skip_serializing)]
+    pub(crate) parser: Option<Ref>,
+}
+
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(crate) struct Server {
+    pub(crate) bind: String,
+    pub(crate) http_port: u16,
+    pub(crate) ext_proc_port: u16,
+    pub(crate) health_port: u16,
+    pub(crate) metrics_port: u16,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) tls: Option<Tls>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) ext_proc_tls: Option<Tls>,
+    pub(crate) max_body_bytes: Size,
+    pub(crate) max_header_bytes: Size,
+    pub(crate) max_connections: usize,
+    pub(crate) max_streams: u32,
+    pub(crate) header_timeout: Span,
+    pub(crate) decision_timeout: Span,
+    pub(crate) drain_timeout: Span,
+    pub(crate) workers: usize,
+    pub(crate) expose_served_by: bool,
+}
+
+impl Default for Server {
+    fn default() -> Self {
+        Server {
+            bind: "0.0.0.0".to_owned(),
+            http_port: 8080,
+            ext_proc_port: 9002,
+            health_port: 9003,
+            metrics_port: 9090,
+            tls: None,
+            ext_proc_tls: None,
+            max_body_bytes: Size(16 << 20),
+            max_header_bytes: Size(64 << 10),
+            max_connections: 65_536,
+            max_streams: 1000,
+            header_timeout: ms(30_000),
+            decision_timeout: ms(60_000),
+            drain_timeout: ms(30_000),
+            workers: 0,
+            expose_served_by: false,
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Tls {
+    pub(crate) cert_file: String,
+    pub(crate) key_file: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) client_ca_file: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(crate) struct Pool {
+    pub(crate) name: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) default: Option<bool>,
+    pub(crate) models: Vec<String>,
+    pub(crate) endpoints: Vec<Endpoint>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) endpoints_file: Option<String>,
+    pub(crate) breaker: Breaker,
+    pub(crate) slow_start: SlowStart,
+    pub(crate) explore: f64,
+}
+
+impl Default for Pool {
+    fn default() -> Self {
+        Pool {
+            name: "main".to_owned(),
+            default: None,
+            models: Vec::new(),
+            endpoints: Vec::new(),
+            endpoints_file: None,
+            breaker: Breaker::default(),
+            slow_start: SlowStart::default(),
+            explore: 0.0,
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Endpoint {
+    pub(crate) address: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) name: Option<String>,
+    #[serde(default = "one")]
+    pub(crate) weight: u32,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) labels: BTreeMap<String, String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) engine: Option<String>,
+}
+
+fn one() -> u32 {
+    1
+}
+
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(crate) struct Breaker {
+    pub(crate) failures: u32,
+    pub(crate) window: Span,
+    pub(crate) cooldown: Span,
+    pub(crate) cooldown_cap: Span,
+}
+
+impl Default for Breaker {
+    fn default() -> Self {
+        Breaker {
+            failures: 5,
+            window: ms(60_000),
+            cooldown: ms(5_000),
+            cooldown_cap: ms(120_000),
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(default)]
+pub(crate) struct SlowStart {
+    pub(crate) window: Span,
+}
+
+impl Default for SlowStart {
+    fn default() -> Self {
+        SlowStart { window: ms(10_000) }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(crate) struct Upstream {
+    pub(crate) connect_timeout: Span,
+    pub(crate) first_byte_timeout: Span,
+    pub(crate) total_timeout: Span,
+    pub(crate) retry_backoff: Vec<Span>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) tls: Option<UpstreamTls>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) bearer_token_file: Option<String>,
+}
+
+impl Default for Upstream {
+    fn default() -> Self {
+        Upstream {
+            connect_timeout: ms(3_000),
+            first_byte_timeout: ms(60_000),
+            total_timeout: ms(180_000),
+            retry_backoff: vec![ms(200), ms(600)],
+            tls: None,
+            bearer_token_file: None,
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct UpstreamTls {
+    pub(crate) ca_file: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(crate) struct Telemetry {
+    pub(crate) interval: Span,
+    pub(crate) timeout: Span,
+    pub(crate) jitter: f64,
+    pub(crate) staleness: Span,
+    pub(crate) max_page_bytes: Size,
+    pub(crate) path: String,
+    pub(crate) engine: String,
+}
+
+impl Default for Telemetry {
+    fn default() -> Self {
+        Telemetry {
+            interval: ms(50),
+            timeout: ms(1000),
+            jitter: 0.1,
+            staleness: ms(2000),
+            max_page_bytes: Size(10 << 20),
+            path: "/metrics".to_owned(),
+            engine: "vllm".to_owned(),
+        }
+    }
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(crate) struct Scheduler {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) seed: Option<u64>,
+    pub(crate) record_decisions: usize,
+}
+
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(crate) struct Observability {
+    pub(crate) log_level: String,
+    pub(crate) access_log: bool,
+}
+
+impl Default for Observability {
+    fn default() -> Self {
+        Observability {
+            log_level: "info".to_owned(),
+            access_log: false,
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+pub(crate) struct Plugin {
+    #[serde(rename = "type")]
+    pub(crate) type_name: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) name: Option<String>,
+    #[serde(default, skip_serializing_if = "Value::is_null")]
+    pub(crate) parameters: Value,
+}
+
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+pub(crate) struct Profile {
+    pub(crate) name: String,
+    #[serde(default)]
+    pub(crate) plugins: Vec<PluginRef>,
+}
+
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct PluginRef {
+    pub(crate) plugin_ref: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) weight: Option<f64>,
+}
+
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Ref {
+    pub(crate) plugin_ref: String,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(crate) struct DataLayer {
+    pub(crate) sources: Vec<Source>,
+    pub(crate) discovery: Option<Value>,
+    pub(crate) peer_discovery: Option<Value>,
+    pub(crate) cross_replica_syncer_plugin_ref: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Source {
+    pub(crate) plugin_ref: String,
+    #[serde(default)]
+    pub(crate) extractors: Vec<Ref>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
+#[serde(default)]
+pub(crate) struct RequestHandler {
+    pub(crate) parsers: Vec<Ref>,
+}
