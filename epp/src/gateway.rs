@@ -63,7 +63,8 @@ pub struct PoolSpec {
 }
 
 /// Reads an endpoints file: the entries, or what is wrong with it.
-pub type ReadEndpoints = fn(&str, &str) -> Result<Vec<EndpointEntry>, String>;
+pub type ReadEndpoints =
+    Arc<dyn Fn(&str, &str) -> Result<Vec<EndpointEntry>, String> + Send + Sync>;
 
 /// Everything that runs.
 #[derive(Clone)]
@@ -471,7 +472,7 @@ fn start_pool(
     let mut tasks = vec![tokio::spawn(Arc::clone(&shell).run_timer())];
     if let Some(path) = &pool.endpoints_file {
         let (directory, fixed) = (Arc::clone(&directory), pool.endpoints.clone());
-        let (read, shown) = (spec.read_endpoints, path.display().to_string());
+        let (read, shown) = (Arc::clone(&spec.read_endpoints), path.display().to_string());
         tasks.push(watch_file(path.clone(), move |text| {
             match read(text, &shown) {
                 Ok(mut entries) => {

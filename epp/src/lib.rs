@@ -13,6 +13,7 @@
 
 pub mod admin;
 pub mod clock;
+pub mod configure;
 pub mod discovery;
 pub mod exchange;
 pub mod extproc;

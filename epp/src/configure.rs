@@ -1,0 +1,183 @@
+//! From a checked configuration to what runs.
+
+use std::{net::SocketAddr, path::PathBuf, sync::Arc};
+
+use wicketgate_config::{Config, Endpoint, Engine, TlsFiles};
+use wicketgate_pool::{
+    PoolConfig,
+    scheduler::{Scheduler, SpecError},
+};
+use wicketgate_wire::EngineKind;
+
+use crate::{
+    discovery::EndpointEntry,
+    gateway::{GatewaySpec, Listen, PoolSpec},
+    http::{Limits, UpstreamPolicy},
+    pipeline::Settings,
+    telemetry::ScrapePolicy,
+    tls::{ServerFiles, TlsError, client_config},
+};
+
+/// Connections of the gRPC servers at once: a handful of proxies.
+const GRPC_CONNECTIONS: usize = 4096;
+
+/// Which fronts a process has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fronts {
+    /// `wicketgate serve`
+    Http,
+    /// `wicketgate epp`
+    ExtProc,
+}
+
+/// Why a configuration cannot run, though it reads well.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigureError {
+    /// A CA file cannot be used.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// The plugins do not fit together.
+    #[error("plugins: {0}")]
+    Scheduler(#[from] SpecError),
+    /// The bearer token cannot be read.
+    #[error("{path}: {what}")]
+    Token {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        what: String,
+    },
+    /// There is no pool.
+    #[error("no pool: add `pools` with endpoints to the configuration, or use --backend")]
+    NoPool,
+}
+
+/// What a configuration makes run.
+///
+/// # Errors
+/// When files that it names cannot be used, or it has no pool.
+pub fn gateway_spec(
+    config: &Config,
+    fronts: Fronts,
+    record: Option<PathBuf>,
+) -> Result<GatewaySpec, ConfigureError> {
+    if config.pools.is_empty() {
+        return Err(ConfigureError::NoPool);
+    }
+    let scheduler = Scheduler::new(&config.scheduler)?;
+    let at = |port| SocketAddr::new(config.bind, port);
+    let listen = |port, tls: &Option<TlsFiles>| Listen {
+        address: at(port),
+        tls: tls.as_ref().map(server_files),
+    };
+    let http = (fronts == Fronts::Http).then(|| listen(config.http_port, &config.tls.http));
+    let ext_proc =
+        (fronts == Fronts::ExtProc).then(|| listen(config.ext_proc_port, &config.tls.ext_proc));
+    Ok(GatewaySpec {
+        health: ext_proc.is_some().then(|| at(config.health_port)),
+        http,
+        ext_proc,
+        admin: Some(at(config.metrics_port)),
+        limits: Limits {
+            connections: config.max_connections,
+            header_bytes: config.max_header,
+            streams: config.max_streams,
+            header_timeout: config.header_timeout,
+            grace: config.drain_timeout,
+            expose_served_by: config.expose_served_by,
+        },
+        grpc_connections: GRPC_CONNECTIONS,
+        settings: Settings {
+            max_body: config.max_body,
+            decision_timeout: config.decision_timeout,
+            plugin_headers: scheduler.headers().iter().map(|name| name.to_string()).collect(),
+            session_header: scheduler.session_token_header(),
+            access_log: config.access_log,
+        },
+        scrape: ScrapePolicy {
+            interval: config.scrape_interval,
+            timeout: config.scrape_timeout,
+            jitter: config.scrape_jitter,
+            max_page: config.scrape_max_page,
+            path: config.scrape_path.clone(),
+        },
+        upstream: upstream(config)?,
+        pools: config.pools.iter().map(|pool| pool_spec(config, pool)).collect(),
+        read_endpoints: Arc::new(reader(config.engine)),
+        seed: config.seed.unwrap_or_else(|| fastrand::u64(..)),
+        record,
+        keep_records: config.record_decisions,
+        drain_timeout: config.drain_timeout,
+        effective: config.effective_yaml(),
+    })
+}
+
+fn server_files(files: &TlsFiles) -> ServerFiles {
+    ServerFiles {
+        cert: files.cert.clone(),
+        key: files.key.clone(),
+        client_ca: files.client_ca.clone(),
+    }
+}
+
+fn upstream(config: &Config) -> Result<UpstreamPolicy, ConfigureError> {
+    let authorization = match &config.bearer_token_file {
+        None => None,
+        Some(path) => {
+            let bad = |what: String| ConfigureError::Token {
+                path: path.clone(),
+                what,
+            };
+            let token = std::fs::read_to_string(path).map_err(|error| bad(error.to_string()))?;
+            let value = http::HeaderValue::from_str(&format!("Bearer {}", token.trim()));
+            let mut value = value.map_err(|_| bad("holds no bearer token".to_owned()))?;
+            value.set_sensitive(true);
+            Some(value)
+        }
+    };
+    Ok(UpstreamPolicy {
+        connect_timeout: config.connect_timeout,
+        first_byte_timeout: config.first_byte_timeout,
+        total_timeout: config.total_timeout,
+        retry_backoff: config.retry_backoff.clone(),
+        tls: config.upstream_ca.as_deref().map(client_config).transpose()?,
+        authorization,
+    })
+}
+
+fn pool_spec(config: &Config, pool: &wicketgate_config::Pool) -> PoolSpec {
+    PoolSpec {
+        config: Arc::new(PoolConfig {
+            name: Arc::from(pool.name.as_str()),
+            scheduler: config.scheduler.clone(),
+            policy: pool.policy.clone(),
+            record_decisions: config.record_decisions > 0,
+        }),
+        models: pool.models.clone(),
+        default: pool.default,
+        endpoints: pool.endpoints.iter().map(|endpoint| entry(endpoint, config.engine)).collect(),
+        endpoints_file: pool.endpoints_file.clone(),
+    }
+}
+
+fn entry(endpoint: &Endpoint, engine: Engine) -> EndpointEntry {
+    EndpointEntry {
+        name: Arc::from(endpoint.name.as_str()),
+        address: Arc::from(endpoint.address.as_str()),
+        weight: endpoint.weight,
+        labels: endpoint.labels.clone(),
+        engine: match endpoint.engine.unwrap_or(engine) {
+            Engine::Vllm => EngineKind::Vllm,
+            Engine::Sglang => EngineKind::Sglang,
+        },
+    }
+}
+
+/// Reads endpoints files, for pools whose engines are of this kind.
+fn reader(engine: Engine) -> impl Fn(&str, &str) -> Result<Vec<EndpointEntry>, String> {
+    move |text, file| {
+        let list = wicketgate_config::parse_endpoints(text, file);
+        let list = list.map_err(|errors| errors.to_string())?;
+        Ok(list.iter().map(|endpoint| entry(endpoint, engine)).collect())
+    }
+}

@@ -1,0 +1,181 @@
+//! `serve` and `epp`: run until told to stop, take over configuration changes.
+
+use std::{
+    path::{Path, PathBuf},
+    process::ExitCode,
+    sync::Arc,
+};
+
+use clap::Args;
+use wicketgate_config::{Config, Errors};
+use wicketgate_epp::{
+    configure::{Fronts, gateway_spec},
+    discovery::watch_file,
+    gateway::Gateway,
+};
+
+use super::{USAGE, fail, log, runtime, stop_signal};
+
+/// `wicketgate serve`
+#[derive(Args)]
+pub(crate) struct ServeArgs {
+    /// Configuration file; watched, and taken over when it changes
+    #[arg(long, value_name = "FILE", required_unless_present = "backend")]
+    config: Option<PathBuf>,
+    /// A model server, instead of a configuration; repeatable
+    #[arg(long, value_name = "URL", conflicts_with = "config")]
+    backend: Vec<String>,
+    /// Port of the gateway
+    #[arg(long, value_name = "PORT")]
+    port: Option<u16>,
+    /// Port of metrics and views
+    #[arg(long, value_name = "PORT")]
+    metrics_port: Option<u16>,
+    /// Address to listen on
+    #[arg(long, value_name = "IP")]
+    bind: Option<std::net::IpAddr>,
+    /// Write every decision's inputs and outputs to a log that `sim replay` reads
+    #[arg(long, value_name = "FILE")]
+    record: Option<PathBuf>,
+}
+
+/// `wicketgate epp`
+#[derive(Args)]
+pub(crate) struct EppArgs {
+    /// Configuration file; watched, and taken over when it changes
+    #[arg(long, value_name = "FILE")]
+    config: PathBuf,
+    /// Write every decision's inputs and outputs to a log that `sim replay` reads
+    #[arg(long, value_name = "FILE")]
+    record: Option<PathBuf>,
+}
+
+/// What the command line changes in a configuration.
+#[derive(Clone, Default)]
+struct Overrides {
+    port: Option<u16>,
+    metrics_port: Option<u16>,
+    bind: Option<std::net::IpAddr>,
+}
+
+impl Overrides {
+    fn apply(&self, config: &mut Config) {
+        config.http_port = self.port.unwrap_or(config.http_port);
+        config.metrics_port = self.metrics_port.unwrap_or(config.metrics_port);
+        config.bind = self.bind.unwrap_or(config.bind);
+    }
+}
+
+pub(crate) fn serve(args: &ServeArgs) -> ExitCode {
+    let overrides = Overrides {
+        port: args.port,
+        metrics_port: args.metrics_port,
+        bind: args.bind,
+    };
+    let loaded = match &args.config {
+        Some(path) => load(path),
+        None => Config::from_backends(&args.backend),
+    };
+    run(loaded, args.config.as_deref(), Fronts::Http, overrides, args.record.clone())
+}
+
+pub(crate) fn epp(args: &EppArgs) -> ExitCode {
+    let loaded = load(&args.config);
+    run(loaded, Some(&args.config), Fronts::ExtProc, Overrides::default(), args.record.clone())
+}
+
+fn load(path: &Path) -> Result<Config, Errors> {
+    let (config, warnings) = Config::load(path)?;
+    let file = path.display().to_string();
+    for warning in warnings {
+        tracing::warn!("{}", warning.shown(&file));
+    }
+    Ok(config)
+}
+
+fn run(
+    loaded: Result<Config, Errors>,
+    path: Option<&Path>,
+    fronts: Fronts,
+    overrides: Overrides,
+    record: Option<PathBuf>,
+) -> ExitCode {
+    let mut config = match loaded {
+        Ok(config) => config,
+        Err(errors) => return fail(USAGE, errors),
+    };
+    overrides.apply(&mut config);
+    log(&config.log_level);
+    let spec = match gateway_spec(&config, fronts, record) {
+        Ok(spec) => spec,
+        Err(error) => return fail(USAGE, error),
+    };
+    let runtime = match runtime(config.workers) {
+        Ok(runtime) => runtime,
+        Err(error) => return fail(1, error),
+    };
+    let path = path.map(Path::to_owned);
+    let code = runtime.block_on(async move {
+        let gateway = match Gateway::start(spec).await {
+            Ok(gateway) => Arc::new(gateway),
+            Err(error) => return fail(1, error),
+        };
+        tracing::info!(
+            http = ?gateway.http, ext_proc = ?gateway.ext_proc, health = ?gateway.health,
+            metrics = ?gateway.admin, "ready"
+        );
+        let watcher = path.map(|path| watch_config(path, Arc::clone(&gateway), fronts, overrides));
+        stop_signal().await;
+        tracing::info!("draining");
+        if let Some(watcher) = watcher {
+            watcher.abort();
+            // Aborted: it gives up its share of the gateway.
+            let _ = watcher.await;
+        }
+        match Arc::into_inner(gateway) {
+            Some(gateway) => {
+                let clean = gateway.drain().await;
+                tracing::info!(clean, "stopped");
+            }
+            None => tracing::warn!("stopped without draining"),
+        }
+        ExitCode::SUCCESS
+    });
+    runtime.shutdown_timeout(std::time::Duration::from_secs(1));
+    code
+}
+
+/// Takes over the configuration whenever the file changes; a faulty one changes nothing.
+fn watch_config(
+    path: PathBuf,
+    gateway: Arc<Gateway>,
+    fronts: Fronts,
+    overrides: Overrides,
+) -> tokio::task::JoinHandle<()> {
+    let file = path.display().to_string();
+    let mut first = true;
+    watch_file(path, move |text| {
+        // The watcher tells of the file as it is: that is what was started with.
+        if std::mem::take(&mut first) {
+            return;
+        }
+        let parsed = Config::parse(text, &file).map_err(|errors| errors.to_string());
+        let spec = parsed.and_then(|(mut config, _)| {
+            overrides.apply(&mut config);
+            gateway_spec(&config, fronts, None).map_err(|error| error.to_string())
+        });
+        match spec {
+            Ok(spec) => {
+                for left in gateway.reconfigure(&spec) {
+                    tracing::warn!("{left}");
+                }
+                gateway.reload_failed(false);
+                tracing::info!("configuration taken over");
+            }
+            Err(error) => {
+                gateway.reload_failed(true);
+                tracing::error!("configuration refused, the last one stays:\n{error}");
+            }
+        }
+    })
+}
