@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, path::PathBuf, sync::Arc};
 
-use wicketgate_config::{Config, Endpoint, Engine, TlsFiles};
+use wicketgate_config::{Config, Endpoint, Engine, SecretError, TlsFiles};
 use wicketgate_pool::{
     PoolConfig,
     scheduler::{Scheduler, SpecError},
@@ -40,13 +40,11 @@ pub enum ConfigureError {
     #[error("plugins: {0}")]
     Scheduler(#[from] SpecError),
     /// The bearer token cannot be read.
-    #[error("{path}: {what}")]
-    Token {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong.
-        what: String,
-    },
+    #[error(transparent)]
+    Secret(#[from] SecretError),
+    /// The bearer token is none.
+    #[error("upstream: the bearer token has characters that a header cannot carry")]
+    Token,
     /// There is no pool.
     #[error("no pool: add `pools` with endpoints to the configuration, or use --backend")]
     NoPool,
@@ -103,7 +101,7 @@ pub fn gateway_spec(
         },
         upstream: upstream(config)?,
         pools: config.pools.iter().map(|pool| pool_spec(config, pool)).collect(),
-        read_endpoints: Arc::new(reader(config.engine)),
+        read_endpoints: Arc::new(reader(config)),
         seed: config.seed.unwrap_or_else(|| fastrand::u64(..)),
         record,
         keep_records: config.record_decisions,
@@ -121,16 +119,12 @@ fn server_files(files: &TlsFiles) -> ServerFiles {
 }
 
 fn upstream(config: &Config) -> Result<UpstreamPolicy, ConfigureError> {
-    let authorization = match &config.bearer_token_file {
+    let authorization = match config.bearer_token() {
         None => None,
-        Some(path) => {
-            let bad = |what: String| ConfigureError::Token {
-                path: path.clone(),
-                what,
-            };
-            let token = std::fs::read_to_string(path).map_err(|error| bad(error.to_string()))?;
+        Some(secret) => {
+            let token = secret.read()?;
             let value = http::HeaderValue::from_str(&format!("Bearer {}", token.trim()));
-            let mut value = value.map_err(|_| bad("holds no bearer token".to_owned()))?;
+            let mut value = value.map_err(|_| ConfigureError::Token)?;
             value.set_sensitive(true);
             Some(value)
         }
@@ -173,11 +167,11 @@ fn entry(endpoint: &Endpoint, engine: Engine) -> EndpointEntry {
     }
 }
 
-/// Reads endpoints files, for pools whose engines are of this kind.
-fn reader(engine: Engine) -> impl Fn(&str, &str) -> Result<Vec<EndpointEntry>, String> {
+/// Reads endpoints files that go with this configuration.
+fn reader(config: &Config) -> impl Fn(&str, &str) -> Result<Vec<EndpointEntry>, String> + use<> {
+    let config = config.clone();
     move |text, file| {
-        let list = wicketgate_config::parse_endpoints(text, file);
-        let list = list.map_err(|errors| errors.to_string())?;
-        Ok(list.iter().map(|endpoint| entry(endpoint, engine)).collect())
+        let list = config.read_endpoints(text, file).map_err(|errors| errors.to_string())?;
+        Ok(list.iter().map(|endpoint| entry(endpoint, config.engine)).collect())
     }
 }

@@ -172,14 +172,18 @@ fn stamp(path: &Path) -> Stamp {
     Some((meta.modified().ok()?, meta.len()))
 }
 
-/// Calls `changed` with the file's text now and whenever the file changes, until the handle is dropped.
+/// Calls `changed` with the file's text whenever it differs from the text given out last, `known` at first.
 ///
 /// The text is given once it has been the same for two looks, so that a half-written file is not taken for a
 /// whole one. A vanished file is no change: what was read last stays in force.
-pub fn watch_file(path: PathBuf, mut changed: impl FnMut(&str) + Send + 'static) -> JoinHandle<()> {
+pub fn watch_file(
+    path: PathBuf,
+    known: Option<String>,
+    mut changed: impl FnMut(&str) + Send + 'static,
+) -> JoinHandle<()> {
     tokio::spawn(async move {
         let mut seen: Stamp = None;
-        let mut taken: Option<(Stamp, String)> = None;
+        let mut taken: Option<(Stamp, String)> = known.map(|text| (None, text));
         loop {
             let now = stamp(&path);
             // A stamp alone can miss a change within its resolution, so equal stamps settle first.

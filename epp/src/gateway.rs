@@ -473,7 +473,7 @@ fn start_pool(
     if let Some(path) = &pool.endpoints_file {
         let (directory, fixed) = (Arc::clone(&directory), pool.endpoints.clone());
         let (read, shown) = (Arc::clone(&spec.read_endpoints), path.display().to_string());
-        tasks.push(watch_file(path.clone(), move |text| {
+        tasks.push(watch_file(path.clone(), None, move |text| {
             match read(text, &shown) {
                 Ok(mut entries) => {
                     entries.extend(fixed.iter().cloned());

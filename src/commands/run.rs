@@ -7,7 +7,7 @@ use std::{
 };
 
 use clap::Args;
-use wicketgate_config::{Config, Errors};
+use wicketgate_config::Config;
 use wicketgate_epp::{
     configure::{Fronts, gateway_spec},
     discovery::watch_file,
@@ -74,35 +74,49 @@ pub(crate) fn serve(args: &ServeArgs) -> ExitCode {
     };
     let loaded = match &args.config {
         Some(path) => load(path),
-        None => Config::from_backends(&args.backend),
+        None => Config::from_backends(&args.backend)
+            .map(|config| (config, None))
+            .map_err(|errors| errors.to_string()),
     };
-    run(loaded, args.config.as_deref(), Fronts::Http, overrides, args.record.clone())
+    run(loaded, Fronts::Http, overrides, args.record.clone())
 }
 
 pub(crate) fn epp(args: &EppArgs) -> ExitCode {
     let loaded = load(&args.config);
-    run(loaded, Some(&args.config), Fronts::ExtProc, Overrides::default(), args.record.clone())
+    run(loaded, Fronts::ExtProc, Overrides::default(), args.record.clone())
 }
 
-fn load(path: &Path) -> Result<Config, Errors> {
-    let (config, warnings) = Config::load(path)?;
+/// A configuration and the file that it came from, to be watched.
+type Loaded = (Config, Option<Watched>);
+
+/// A file and the text that is in force.
+struct Watched {
+    path: PathBuf,
+    text: String,
+}
+
+fn load(path: &Path) -> Result<Loaded, String> {
     let file = path.display().to_string();
+    let text = std::fs::read_to_string(path).map_err(|error| format!("{file}: {error}"))?;
+    let parsed = Config::parse(&text, &file);
+    let (config, warnings) = parsed.map_err(|errors| errors.to_string())?;
+    log(&config.log_level);
     for warning in warnings {
         tracing::warn!("{}", warning.shown(&file));
     }
-    Ok(config)
+    let path = path.to_owned();
+    Ok((config, Some(Watched { path, text })))
 }
 
 fn run(
-    loaded: Result<Config, Errors>,
-    path: Option<&Path>,
+    loaded: Result<Loaded, String>,
     fronts: Fronts,
     overrides: Overrides,
     record: Option<PathBuf>,
 ) -> ExitCode {
-    let mut config = match loaded {
-        Ok(config) => config,
-        Err(errors) => return fail(USAGE, errors),
+    let (mut config, watched) = match loaded {
+        Ok(loaded) => loaded,
+        Err(error) => return fail(USAGE, error),
     };
     overrides.apply(&mut config);
     log(&config.log_level);
@@ -114,7 +128,6 @@ fn run(
         Ok(runtime) => runtime,
         Err(error) => return fail(1, error),
     };
-    let path = path.map(Path::to_owned);
     let code = runtime.block_on(async move {
         let gateway = match Gateway::start(spec).await {
             Ok(gateway) => Arc::new(gateway),
@@ -124,7 +137,8 @@ fn run(
             http = ?gateway.http, ext_proc = ?gateway.ext_proc, health = ?gateway.health,
             metrics = ?gateway.admin, "ready"
         );
-        let watcher = path.map(|path| watch_config(path, Arc::clone(&gateway), fronts, overrides));
+        let watcher = watched
+            .map(|watched| watch_config(watched, Arc::clone(&gateway), fronts, overrides));
         stop_signal().await;
         tracing::info!("draining");
         if let Some(watcher) = watcher {
@@ -147,18 +161,13 @@ fn run(
 
 /// Takes over the configuration whenever the file changes; a faulty one changes nothing.
 fn watch_config(
-    path: PathBuf,
+    watched: Watched,
     gateway: Arc<Gateway>,
     fronts: Fronts,
     overrides: Overrides,
 ) -> tokio::task::JoinHandle<()> {
-    let file = path.display().to_string();
-    let mut first = true;
-    watch_file(path, move |text| {
-        // The watcher tells of the file as it is: that is what was started with.
-        if std::mem::take(&mut first) {
-            return;
-        }
+    let file = watched.path.display().to_string();
+    watch_file(watched.path, Some(watched.text), move |text| {
         let parsed = Config::parse(text, &file).map_err(|errors| errors.to_string());
         let spec = parsed.and_then(|(mut config, _)| {
             overrides.apply(&mut config);

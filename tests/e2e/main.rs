@@ -1,1 +1,27 @@
-//! End-to-end tests on real parts.
+//! End-to-end tests on real parts: real Envoy, real processes, emulated engines, the official OpenAI client.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::print_stderr,
+    reason = "a test that panics has failed, which is its job"
+)]
+
+mod envoy_failures;
+mod envoy_modes;
+mod envoy_picks;
+mod extproc_stream;
+mod openai;
+mod replay;
+mod serve_bodies;
+mod serve_failures;
+mod soak;
+
+use std::path::Path;
+
+/// The binary under test.
+fn wicketgate() -> &'static Path {
+    Path::new(env!("CARGO_BIN_EXE_wicketgate"))
+}

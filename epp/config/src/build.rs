@@ -1,19 +1,30 @@
 //! From a checked file to the configuration that runs.
 
-use std::{collections::HashMap, net::IpAddr, path::Path, path::PathBuf, time::Duration};
+use std::{
+    net::{IpAddr, Ipv4Addr},
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
+use serde::Serialize;
 use serde_json::Value;
-use wicketgate_scheduler::{HealthPolicy, Scheduler, SchedulerPolicy, SchedulerSpec, SlowStart};
+use wicketgate_scheduler::{Scheduler, SchedulerSpec};
 
 use crate::{
+    check,
     decode::{Decoded, map},
     endpoints::{self, Endpoint, Engine},
-    error::{Errors, Fault, Warning},
-    llmd, raw, table, write, yaml,
+    error::{Errors, Warning},
+    llmd,
+    pools::{self, Pool},
+    raw,
+    scalar::{env_reference, shown},
+    secret::Secret,
+    table, write, yaml,
 };
 
 /// A validated configuration.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Config {
     /// Address of the data, health and metrics ports.
     pub bind: IpAddr,
@@ -57,7 +68,7 @@ pub struct Config {
     pub retry_backoff: Vec<Duration>,
     /// CA of the endpoints' certificates; with it they are talked to through TLS.
     pub upstream_ca: Option<PathBuf>,
-    /// File with a bearer token for endpoints.
+    /// File with a bearer token for endpoints; see [`Config::bearer_token`].
     pub bearer_token_file: Option<PathBuf>,
     /// Time from one scrape to the next.
     pub scrape_interval: Duration,
@@ -81,11 +92,12 @@ pub struct Config {
     pub log_level: String,
     /// Log a line for each request.
     pub access_log: bool,
+    #[serde(skip)]
     effective: raw::Raw,
 }
 
 /// TLS of the fronts.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Tls {
     /// HTTP front.
     pub http: Option<TlsFiles>,
@@ -94,7 +106,7 @@ pub struct Tls {
 }
 
 /// Where certificates lie.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TlsFiles {
     /// Certificate chain, PEM.
     pub cert: PathBuf,
@@ -104,22 +116,8 @@ pub struct TlsFiles {
     pub client_ca: Option<PathBuf>,
 }
 
-/// A pool.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Pool {
-    /// Its name.
-    pub name: String,
-    /// Serves every model that no pool names.
-    pub default: bool,
-    /// Models it serves.
-    pub models: Vec<String>,
-    /// Its endpoints.
-    pub endpoints: Vec<Endpoint>,
-    /// A watched file with more of them.
-    pub endpoints_file: Option<PathBuf>,
-    /// Staleness, slow start, ejection, exploration.
-    pub policy: SchedulerPolicy,
-}
+/// Longest file that [`Config::load`] reads, in bytes; no real one comes near.
+const LONGEST: u64 = 5 << 20;
 
 impl Config {
     /// Reads and checks a file.
@@ -128,14 +126,12 @@ impl Config {
     /// Every fault, with its line.
     pub fn load(path: &Path) -> Result<(Config, Vec<Warning>), Errors> {
         let name = path.display().to_string();
-        let text = std::fs::read_to_string(path).map_err(|error| {
-            let fault = Fault {
-                line: 0,
-                path: String::new(),
-                what: format!("cannot be read: {error}"),
-            };
-            Errors::new(&name, vec![fault])
-        })?;
+        let fail = |error: String| Errors::one(&name, format!("cannot be read: {error}"));
+        let length = std::fs::metadata(path).map_err(|error| fail(error.to_string()))?;
+        if length.len() > LONGEST {
+            return Err(fail(format!("{} bytes are too many", length.len())));
+        }
+        let text = std::fs::read_to_string(path).map_err(|error| fail(error.to_string()))?;
         Config::parse(&text, &name)
     }
 
@@ -144,138 +140,209 @@ impl Config {
     /// # Errors
     /// Every fault, with its line.
     pub fn parse(text: &str, file: &str) -> Result<(Config, Vec<Warning>), Errors> {
-        let node = yaml::parse(text).map_err(|fault| Errors::new(file, vec![fault]))?;
-        let mut decoded = Decoded::default();
-        let value = node.map(|node| map(&node, table::ROOT, "", &mut decoded));
-        if !decoded.faults.is_empty() {
-            return Err(Errors::new(file, decoded.faults));
-        }
-        let value = value.unwrap_or_else(|| Value::Object(serde_json::Map::new()));
-        let raw: raw::Raw = match serde_json::from_value(value) {
+        let (node, faults) = yaml::parse(text).map_err(|fault| Errors::new(file, vec![fault]))?;
+        let mut out = Decoded::default();
+        out.push_all(faults);
+        let value = match node {
+            Some(node) if !node.is_null() => map(&node, table::ROOT, "", &mut out),
+            _ => serde_json::Map::new(),
+        };
+        let raw = match serde_json::from_value(Value::Object(value)) {
             Ok(raw) => raw,
             Err(error) => {
-                decoded.fault("", error.to_string());
-                return Err(Errors::new(file, decoded.faults));
+                out.fault("", error.to_string());
+                raw::Raw::default()
             }
         };
-        let mut warnings = Vec::new();
-        let config = build(raw, &mut decoded, &mut warnings);
-        match config {
-            Some(config) if decoded.faults.is_empty() => Ok((config, warnings)),
-            Some(_) | None => Err(Errors::new(file, decoded.faults)),
-        }
+        build(raw, out, file)
     }
 
     /// A configuration of one pool with these endpoints, without a file.
     ///
     /// # Errors
-    /// Addresses that are none, and names that come twice.
+    /// Addresses that are none, and endpoints that come twice.
     pub fn from_backends(backends: &[String]) -> Result<Config, Errors> {
+        Config::default_ours()?.with_backends(backends)
+    }
+
+    /// What an empty file gives.
+    fn default_ours() -> Result<Config, Errors> {
+        build(raw::Raw::default(), Decoded::default(), "defaults").map(|(config, _)| config)
+    }
+
+    /// This configuration with one pool of these endpoints, if the file has no pools of its own.
+    ///
+    /// # Errors
+    /// A file with pools, addresses that are none, and endpoints that come twice.
+    pub fn with_backends(self, backends: &[String]) -> Result<Config, Errors> {
+        const FLAG: &str = "--backend";
+        if !self.pools.is_empty() {
+            let what = "the file has pools already; give endpoints in one place".to_owned();
+            return Err(Errors::one(FLAG, what));
+        }
         let endpoints = backends.iter().map(|address| raw::Endpoint {
             address: address.clone(),
-            name: None,
-            weight: 1,
-            labels: std::collections::BTreeMap::new(),
-            engine: None,
+            ..raw::Endpoint::default()
         });
         let raw = raw::Raw {
             pools: vec![raw::Pool {
                 endpoints: endpoints.collect(),
                 ..raw::Pool::default()
             }],
-            ..raw::Raw::default()
+            ..self.effective
         };
-        let mut decoded = Decoded::default();
-        match build(raw, &mut decoded, &mut Vec::new()) {
-            Some(config) if decoded.faults.is_empty() => Ok(config),
-            Some(_) | None => Err(Errors::new("--backend", decoded.faults)),
-        }
+        build(raw, Decoded::default(), FLAG).map(|(config, _)| config)
     }
 
-    /// Everything in force, defaults included, as a file that gives this configuration again.
+    /// Reads an endpoints file that goes with this configuration.
+    ///
+    /// # Errors
+    /// Every fault of the file, an address with another transport than `upstream` has among them.
+    pub fn read_endpoints(&self, text: &str, file: &str) -> Result<Vec<Endpoint>, Errors> {
+        endpoints::read(text, file, Some(self.upstream_ca.is_some()))
+    }
+
+    /// Where the bearer token for endpoints comes from, if they get one instead of the caller's.
+    pub fn bearer_token(&self) -> Option<Secret> {
+        let file = self.bearer_token_file.clone().map(Secret::File);
+        file.or_else(|| {
+            let reference = self.effective.upstream.bearer_token.as_deref()?;
+            let name = env_reference(reference).ok()?;
+            Some(Secret::Env(name.to_owned()))
+        })
+    }
+
+    /// Everything in force, defaults included, as a file that gives this configuration again. Secrets appear as
+    /// references only.
     pub fn effective_yaml(&self) -> String {
-        let value = serde_json::to_value(&self.effective);
-        value.map_or_else(|error| format!("# {error}\n"), |value| write::yaml(&value))
+        write::yaml(&self.effective_value())
+    }
+
+    /// The same as a value, for views that speak JSON.
+    pub fn effective_value(&self) -> Value {
+        // Plain data with text keys always makes a value.
+        serde_json::to_value(&self.effective).unwrap_or_default()
     }
 }
 
+const OUR_VERSION: &str = "wicketgate/v1";
+const LLMD_VERSION: &str = "llm-d.ai/v1alpha1";
+const LLMD_KIND: &str = "EndpointPickerConfig";
+
 /// True if the file is llm-d's.
-fn api(raw: &raw::Raw, decoded: &mut Decoded, warnings: &mut Vec<Warning>) -> bool {
-    let of_kind = raw.kind.as_deref() == Some("EndpointPickerConfig");
-    match raw.api_version.as_deref() {
-        None => of_kind,
-        Some("wicketgate/v1") => {
-            if of_kind {
-                decoded.fault(
-                    "kind",
-                    "`EndpointPickerConfig` goes with `llm-d.ai/v1alpha1`",
-                );
-            }
-            false
-        }
-        Some("llm-d.ai/v1alpha1") => true,
+fn api(raw: &raw::Raw, out: &mut Decoded) -> bool {
+    let kind = raw.kind.as_deref();
+    let of_llmd = match raw.api_version.as_deref() {
+        None => return kind == Some(LLMD_KIND),
+        Some(OUR_VERSION) => false,
+        Some(LLMD_VERSION) => true,
         Some(old @ ("inference.networking.x-k8s.io/v1alpha1" | "config.x-k8s.io/v1alpha1")) => {
-            warnings.push(Fault {
-                line: decoded.line("apiVersion"),
-                path: "apiVersion".to_owned(),
-                what: format!("`{old}` is an old name; use `llm-d.ai/v1alpha1`"),
-            });
+            let what = format!("`{old}` is an old name; use `{LLMD_VERSION}`");
+            out.warn("apiVersion", what);
             true
         }
         Some(other) => {
-            decoded.fault(
-                "apiVersion",
-                format!("`{other}` is not known; expected `wicketgate/v1` or `llm-d.ai/v1alpha1`"),
+            let what = format!(
+                "{} is not known; expected `{OUR_VERSION}` or `{LLMD_VERSION}`",
+                shown(other)
             );
-            false
+            out.fault("apiVersion", what);
+            return kind == Some(LLMD_KIND);
         }
+    };
+    let (wanted, version) = match of_llmd {
+        true => (LLMD_KIND, LLMD_VERSION),
+        false => ("WicketgateConfig", OUR_VERSION),
+    };
+    if kind.is_some_and(|kind| kind != wanted) {
+        let what = format!("`{version}` goes with `kind: {wanted}`");
+        out.fault("kind", what);
     }
+    of_llmd
 }
 
-fn build(mut raw: raw::Raw, out: &mut Decoded, warnings: &mut Vec<Warning>) -> Option<Config> {
-    let of_llmd = api(&raw, out, warnings);
-    let scheduler = llmd::scheduler(&raw, of_llmd, out);
-    if out.faults.is_empty()
+/// The checks that follow decoding, and the configuration if nothing is wrong.
+fn build(
+    mut raw: raw::Raw,
+    mut out: Decoded,
+    file: &str,
+) -> Result<(Config, Vec<Warning>), Errors> {
+    let of_llmd = api(&raw, &mut out);
+    let scheduler = llmd::scheduler(&mut raw, of_llmd, &mut out);
+    pools::upstream(&mut raw, &mut out);
+    check::all(&raw, &mut out);
+    let pools = pools::build(&raw, &mut out);
+    if out.is_good()
         && let Err(error) = Scheduler::new(&scheduler)
     {
-        let path = if raw.scheduling_profiles.is_some() {
-            "schedulingProfiles"
-        } else {
-            "plugins"
-        };
-        out.fault(path, error.to_string());
+        out.fault("plugins", error.to_string());
     }
-    let bind = raw.server.bind.parse::<IpAddr>();
-    if bind.is_err() {
-        out.fault(
-            "server.bind",
-            format!("`{}` is no IP address", raw.server.bind),
-        );
+    if !out.is_good() {
+        return Err(Errors::new(file, out.into_faults()));
     }
-    check_telemetry(&raw.telemetry, out);
-    // Checked above; what they may say is built in, so the effective configuration does not repeat it.
-    (raw.data_layer, raw.request_handler, raw.parser) = (None, None, None);
-    let pools = pools(&raw, out);
-    let server = &raw.server;
-    let tls = |tls: &Option<raw::Tls>| {
-        tls.as_ref().map(|tls| TlsFiles {
-            cert: tls.cert_file.clone().into(),
-            key: tls.key_file.clone().into(),
-            client_ca: tls.client_ca_file.clone().map(PathBuf::from),
-        })
-    };
-    Some(Config {
-        bind: bind.ok()?,
+    normalise(&mut raw, &scheduler, of_llmd);
+    out.warnings.sort_by_key(|warning| warning.line);
+    Ok((config(raw, scheduler, pools), out.warnings))
+}
+
+/// Writes out what the file left to defaults, so that the effective file shows it.
+fn normalise(raw: &mut raw::Raw, scheduler: &SchedulerSpec, of_llmd: bool) {
+    let plugins = scheduler.plugins.iter().map(|instance| {
+        let spec = serde_json::to_value(&instance.plugin).unwrap_or_default();
+        raw::Plugin {
+            type_name: instance.plugin.type_name().to_owned(),
+            name: (*instance.name != *instance.plugin.type_name())
+                .then(|| instance.name.to_string()),
+            parameters: spec.get("parameters").cloned().unwrap_or_default(),
+        }
+    });
+    let profiles = scheduler.profiles.iter().map(|profile| raw::Profile {
+        name: profile.name.to_string(),
+        plugins: profile
+            .plugins
+            .iter()
+            .map(|plugin| raw::PluginRef {
+                plugin_ref: plugin.plugin.to_string(),
+                weight: plugin.weight,
+            })
+            .collect(),
+    });
+    // What these sections ask for is always on or has no effect, and a warning said so.
+    raw.data_layer = None;
+    raw.request_handler = None;
+    raw.parser = None;
+    raw.flow_control = None;
+    if raw.api_version.is_some() {
+        let version = if of_llmd { LLMD_VERSION } else { OUR_VERSION };
+        raw.api_version = Some(version.to_owned());
+    }
+    raw.plugins = Some(plugins.collect());
+    raw.scheduling_profiles = Some(profiles.collect());
+}
+
+fn tls_files(tls: Option<&raw::Tls>) -> Option<TlsFiles> {
+    tls.map(|tls| TlsFiles {
+        cert: tls.cert_file.clone().into(),
+        key: tls.key_file.clone().into(),
+        client_ca: tls.client_ca_file.clone().map(PathBuf::from),
+    })
+}
+
+fn config(raw: raw::Raw, scheduler: SchedulerSpec, pools: Vec<Pool>) -> Config {
+    let (server, upstream, telemetry) = (&raw.server, &raw.upstream, &raw.telemetry);
+    let bytes = |size: crate::units::Size| usize::try_from(size.0).unwrap_or(usize::MAX);
+    Config {
+        bind: server.bind.parse().unwrap_or(Ipv4Addr::UNSPECIFIED.into()),
         http_port: server.http_port,
         ext_proc_port: server.ext_proc_port,
         health_port: server.health_port,
         metrics_port: server.metrics_port,
         tls: Tls {
-            http: tls(&server.tls),
-            ext_proc: tls(&server.ext_proc_tls),
+            http: tls_files(server.tls.as_ref()),
+            ext_proc: tls_files(server.ext_proc_tls.as_ref()),
         },
         max_body: server.max_body_bytes.0,
-        max_header: usize::try_from(server.max_header_bytes.0).unwrap_or(usize::MAX),
+        max_header: bytes(server.max_header_bytes),
         max_connections: server.max_connections,
         max_streams: server.max_streams,
         header_timeout: server.header_timeout.0,
@@ -284,134 +351,23 @@ fn build(mut raw: raw::Raw, out: &mut Decoded, warnings: &mut Vec<Warning>) -> O
         workers: server.workers,
         expose_served_by: server.expose_served_by,
         pools,
-        connect_timeout: raw.upstream.connect_timeout.0,
-        first_byte_timeout: raw.upstream.first_byte_timeout.0,
-        total_timeout: raw.upstream.total_timeout.0,
-        retry_backoff: raw
-            .upstream
-            .retry_backoff
-            .iter()
-            .map(|pause| pause.0)
-            .collect(),
-        upstream_ca: raw
-            .upstream
-            .tls
-            .as_ref()
-            .map(|tls| tls.ca_file.clone().into()),
-        bearer_token_file: raw.upstream.bearer_token_file.clone().map(PathBuf::from),
-        scrape_interval: raw.telemetry.interval.0,
-        scrape_timeout: raw.telemetry.timeout.0,
-        scrape_jitter: raw.telemetry.jitter,
-        scrape_max_page: usize::try_from(raw.telemetry.max_page_bytes.0).unwrap_or(usize::MAX),
-        scrape_path: raw.telemetry.path.clone(),
-        engine: Engine::parse(&raw.telemetry.engine),
+        connect_timeout: upstream.connect_timeout.0,
+        first_byte_timeout: upstream.first_byte_timeout.0,
+        total_timeout: upstream.total_timeout.0,
+        retry_backoff: upstream.retry_backoff.iter().map(|pause| pause.0).collect(),
+        upstream_ca: upstream.tls.as_ref().map(|tls| tls.ca_file.clone().into()),
+        bearer_token_file: upstream.bearer_token_file.clone().map(PathBuf::from),
+        scrape_interval: telemetry.interval.0,
+        scrape_timeout: telemetry.timeout.0,
+        scrape_jitter: telemetry.jitter,
+        scrape_max_page: bytes(telemetry.max_page_bytes),
+        scrape_path: telemetry.path.clone(),
+        engine: Engine::parse(&telemetry.engine),
         scheduler,
         seed: raw.scheduler.seed,
         record_decisions: raw.scheduler.record_decisions,
         log_level: raw.observability.log_level.clone(),
         access_log: raw.observability.access_log,
         effective: raw,
-    })
-}
-
-fn check_telemetry(telemetry: &raw::Telemetry, out: &mut Decoded) {
-    let least = Duration::from_millis(10);
-    if telemetry.interval.0 < least {
-        out.fault(
-            "telemetry.interval",
-            format!("{} is too short; at least 10ms", telemetry.interval),
-        );
-    }
-    if telemetry.staleness.0 <= telemetry.interval.0 {
-        let what = format!(
-            "{} is not longer than the interval of {}: every value would count as stale",
-            telemetry.staleness, telemetry.interval
-        );
-        out.fault("telemetry.staleness", what);
-    }
-    if telemetry.timeout.0.is_zero() {
-        out.fault("telemetry.timeout", "must be longer than 0s");
-    }
-    let token = |c: char| c.is_ascii_graphic() && c != '#';
-    if !telemetry.path.starts_with('/') || !telemetry.path.chars().all(token) {
-        out.fault(
-            "telemetry.path",
-            format!(
-                "`{}` is no path; expected one like /metrics",
-                telemetry.path
-            ),
-        );
-    }
-}
-
-fn pools(raw: &raw::Raw, out: &mut Decoded) -> Vec<Pool> {
-    let mut names: HashMap<&str, usize> = HashMap::new();
-    let mut models: HashMap<&str, usize> = HashMap::new();
-    let alone = raw.pools.len() == 1;
-    let mut defaults = 0;
-    let mut built = Vec::new();
-    for (index, pool) in raw.pools.iter().enumerate() {
-        let path = format!("pools[{index}]");
-        if let Some(first) = names.insert(&pool.name, index) {
-            out.fault(
-                &path,
-                format!(
-                    "`{}` is the name of pools[{first}] too; names must differ",
-                    pool.name
-                ),
-            );
-        }
-        for (place, model) in pool.models.iter().enumerate() {
-            if let Some(first) = models.insert(model, index) {
-                out.fault(
-                    &format!("{path}.models[{place}]"),
-                    format!("`{model}` is served by pools[{first}] already"),
-                );
-            }
-        }
-        let default = pool.default.unwrap_or(alone);
-        defaults += usize::from(default);
-        if default && defaults > 1 {
-            out.fault(
-                &format!("{path}.default"),
-                "a second default pool; one is enough",
-            );
-        }
-        if !default && pool.models.is_empty() {
-            out.fault(
-                &path,
-                "this pool is no default and names no models: nothing would reach it",
-            );
-        }
-        built.push(Pool {
-            name: pool.name.clone(),
-            default,
-            models: pool.models.clone(),
-            endpoints: endpoints::build(&pool.endpoints, &format!("{path}.endpoints"), out),
-            endpoints_file: pool.endpoints_file.clone().map(PathBuf::from),
-            policy: policy(raw, pool),
-        });
-    }
-    built
-}
-
-fn policy(raw: &raw::Raw, pool: &raw::Pool) -> SchedulerPolicy {
-    let nanos = |span: crate::units::Span| u64::try_from(span.0.as_nanos()).unwrap_or(u64::MAX);
-    let base = SchedulerPolicy::default();
-    SchedulerPolicy {
-        stale_after: nanos(raw.telemetry.staleness),
-        slow_start: SlowStart {
-            window: nanos(pool.slow_start.window),
-            ..base.slow_start
-        },
-        health: HealthPolicy {
-            failures: pool.breaker.failures,
-            window: nanos(pool.breaker.window),
-            cool_down: nanos(pool.breaker.cooldown),
-            cool_down_cap: nanos(pool.breaker.cooldown_cap),
-            ..base.health
-        },
-        explore: pool.explore,
-        ..base
     }
 }

@@ -1,18 +1,24 @@
 //! Endpoints in the configuration and in watched files.
 
-use std::collections::{BTreeMap, HashMap};
+use std::{
+    collections::{BTreeMap, HashMap},
+    net::{Ipv4Addr, Ipv6Addr},
+};
 
 use serde::Serialize;
 use serde_json::Value;
 
 use crate::{
     decode::{Decoded, map},
-    error::{Errors, Fault},
-    raw, table, yaml,
+    error::Errors,
+    raw,
+    scalar::shown,
+    table, yaml,
 };
 
 /// Whose metric names an endpoint uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Engine {
     /// vLLM.
     Vllm,
@@ -43,81 +49,114 @@ pub struct Endpoint {
     pub labels: BTreeMap<String, String>,
     /// Whose metric names it uses; the pool's default when absent.
     pub engine: Option<Engine>,
+    /// What the address said of TLS: `https://` is true, `http://` is false, neither is `None`.
+    pub tls: Option<bool>,
 }
 
-/// Reads an endpoints file: YAML or JSON with one key, `endpoints`.
+/// Reads an endpoints file: YAML or JSON with one key, `endpoints`. Whether [`Endpoint::tls`] goes with the
+/// configuration is for the caller to see; [`crate::Config::read_endpoints`] does both.
 ///
 /// # Errors
 /// Every fault of the file.
 pub fn parse_endpoints(text: &str, file: &str) -> Result<Vec<Endpoint>, Errors> {
-    let node = yaml::parse(text).map_err(|fault| Errors::new(file, vec![fault]))?;
-    let Some(node) = node else {
-        return Ok(Vec::new());
-    };
-    let mut decoded = Decoded::default();
-    let value = map(&node, table::ENDPOINTS_FILE, "", &mut decoded);
-    let list = value
-        .get("endpoints")
-        .cloned()
-        .unwrap_or(Value::Array(Vec::new()));
-    if decoded.faults.is_empty() {
-        match serde_json::from_value::<Vec<raw::Endpoint>>(list) {
-            Ok(list) => {
-                let endpoints = build(&list, "endpoints", &mut decoded);
-                if decoded.faults.is_empty() {
-                    return Ok(endpoints);
-                }
-            }
-            Err(error) => decoded.fault("endpoints", error.to_string()),
-        }
-    }
-    Err(Errors::new(file, decoded.faults))
+    read(text, file, None)
 }
 
-/// Checks a list of endpoints: addresses, names that come twice.
-pub(crate) fn build(list: &[raw::Endpoint], path: &str, out: &mut Decoded) -> Vec<Endpoint> {
+/// Reads an endpoints file; `tls` says whether endpoints are talked to through TLS.
+pub(crate) fn read(text: &str, file: &str, tls: Option<bool>) -> Result<Vec<Endpoint>, Errors> {
+    let (node, faults) = yaml::parse(text).map_err(|fault| Errors::new(file, vec![fault]))?;
+    let mut out = Decoded::default();
+    out.push_all(faults);
+    let mut list = Vec::new();
+    if let Some(node) = node.filter(|node| !node.is_null()) {
+        let mut value = map(&node, table::ENDPOINTS_FILE, "", &mut out);
+        let value = value
+            .remove("endpoints")
+            .unwrap_or(Value::Array(Vec::new()));
+        match serde_json::from_value::<Vec<raw::Endpoint>>(value) {
+            Ok(read) => list = read,
+            Err(error) => out.fault("endpoints", error.to_string()),
+        }
+    }
+    let built = build(&list, "endpoints", &mut out);
+    if let Some(tls) = tls {
+        check_tls(&built, tls, &mut out);
+    }
+    if out.is_good() {
+        Ok(built.into_iter().map(|(_, endpoint)| endpoint).collect())
+    } else {
+        Err(Errors::new(file, out.into_faults()))
+    }
+}
+
+/// Checks a list of endpoints: addresses, and names and addresses that come twice. Each comes with its path.
+pub(crate) fn build(
+    list: &[raw::Endpoint],
+    path: &str,
+    out: &mut Decoded,
+) -> Vec<(String, Endpoint)> {
     let mut built = Vec::new();
     let mut names: HashMap<String, usize> = HashMap::new();
+    let mut addresses: HashMap<String, usize> = HashMap::new();
     for (index, raw) in list.iter().enumerate() {
         let here = format!("{path}[{index}]");
-        let address = match address(&raw.address) {
+        let (address, tls) = match address(&raw.address) {
             Ok(address) => address,
             Err(what) => {
                 out.fault(&format!("{here}.address"), what);
                 continue;
             }
         };
+        if let Some(first) = addresses.insert(address.clone(), index) {
+            let what = format!("`{address}` is the address of {path}[{first}] too; remove one");
+            out.fault(&format!("{here}.address"), what);
+            continue;
+        }
         let name = raw.name.clone().unwrap_or_else(|| address.clone());
         if let Some(first) = names.insert(name.clone(), index) {
-            let what = format!("`{name}` is the name of {path}[{first}] too; names must differ");
+            let name = shown(&name);
+            let what = format!("{name} is the name of {path}[{first}] too; names must differ");
             out.fault(&here, what);
             continue;
         }
-        built.push(Endpoint {
+        let endpoint = Endpoint {
             address,
             name,
             weight: raw.weight,
             labels: raw.labels.clone(),
             engine: raw.engine.as_deref().map(Engine::parse),
-        });
+            tls,
+        };
+        built.push((here, endpoint));
     }
     built
 }
 
-/// `host:port` from an address or URL.
-pub(crate) fn address(text: &str) -> Result<String, String> {
-    let bad = |why: &str| {
-        format!(
-            "`{text}` is no endpoint address: {why}; expected ip:port, [v6]:port, host:port or http://host:port"
-        )
+/// An address may not ask for another transport than the one that is used.
+pub(crate) fn check_tls(endpoints: &[(String, Endpoint)], tls: bool, out: &mut Decoded) {
+    for (path, endpoint) in endpoints {
+        let what = match (endpoint.tls, tls) {
+            (Some(true), false) => "`https://` needs `upstream.tls`, which is not set",
+            (Some(false), true) => "`http://` does not go with `upstream.tls`; write host:port",
+            _ => continue,
+        };
+        out.fault(&format!("{path}.address"), what);
+    }
+}
+
+/// `host:port` from an address or URL, and whether the URL asks for TLS.
+fn address(text: &str) -> Result<(String, Option<bool>), String> {
+    let (rest, tls, default) = match (text.strip_prefix("http://"), text.strip_prefix("https://")) {
+        (Some(rest), _) => (rest, Some(false), Some("80")),
+        (_, Some(rest)) => (rest, Some(true), Some("443")),
+        _ => (text, None, None),
     };
-    let rest = text
-        .strip_prefix("http://")
-        .or_else(|| text.strip_prefix("https://"));
-    let (rest, default) = match rest {
-        Some(rest) if text.starts_with("https") => (rest, Some("443")),
-        Some(rest) => (rest, Some("80")),
-        None => (text, None),
+    let bad = |why: &str| {
+        // What stands before an `@` may be a password.
+        let text = shown(text.rsplit('@').next().unwrap_or_default());
+        format!(
+            "{text} is no endpoint address: {why}; expected ip:port, [v6]:port, host:port or http://host:port"
+        )
     };
     let rest = rest.strip_suffix('/').unwrap_or(rest);
     if rest.contains('/') || rest.contains('@') || rest.contains('?') {
@@ -126,8 +165,12 @@ pub(crate) fn address(text: &str) -> Result<String, String> {
     let (host, port) = match rest.strip_prefix('[') {
         Some(inner) => {
             let (host, after) = inner.split_once(']').ok_or_else(|| bad("`]` is missing"))?;
-            host.parse::<std::net::Ipv6Addr>()
+            let host: Ipv6Addr = host
+                .parse()
                 .map_err(|_| bad("no IPv6 address in brackets"))?;
+            if !after.is_empty() && !after.starts_with(':') {
+                return Err(bad("`:` is missing behind `]`"));
+            }
             (format!("[{host}]"), after.strip_prefix(':'))
         }
         None => match rest.split_once(':') {
@@ -139,11 +182,12 @@ pub(crate) fn address(text: &str) -> Result<String, String> {
         },
     };
     let port = port.or(default).ok_or_else(|| bad("the port is missing"))?;
-    let number: u16 = port
-        .parse()
-        .map_err(|_| bad("the port is no number from 1 to 65535"))?;
-    if number == 0 {
-        return Err(bad("the port is no number from 1 to 65535"));
+    let number = port.parse::<u16>().ok();
+    let number = number.filter(|number| *number > 0 && !port.starts_with('+'));
+    let number = number.ok_or_else(|| bad("the port is no number from 1 to 65535"))?;
+    let dotted = !host.is_empty() && host.chars().all(|c| c.is_ascii_digit() || c == '.');
+    if dotted && host.parse::<Ipv4Addr>().is_err() {
+        return Err(bad("no IPv4 address"));
     }
     let allowed = |c: char| c.is_ascii_alphanumeric() || "-._[]:".contains(c);
     if host.is_empty() || !host.chars().all(allowed) {
@@ -151,13 +195,7 @@ pub(crate) fn address(text: &str) -> Result<String, String> {
             "the host is empty or has other characters than letters, digits, - and .",
         ));
     }
-    Ok(format!("{host}:{number}"))
-}
-
-impl From<Fault> for Errors {
-    fn from(fault: Fault) -> Errors {
-        Errors::new("", vec![fault])
-    }
+    Ok((format!("{host}:{number}"), tls))
 }
 
 #[cfg(test)]
@@ -166,21 +204,27 @@ mod tests {
 
     #[test]
     fn addresses() {
-        for (text, expected) in [
-            ("10.0.0.1:8000", "10.0.0.1:8000"),
-            ("[::1]:8000", "[::1]:8000"),
-            ("vllm-0.vllm:8000", "vllm-0.vllm:8000"),
-            ("http://10.0.0.1:8000/", "10.0.0.1:8000"),
-            ("http://host", "host:80"),
-            ("https://host", "host:443"),
+        for (text, expected, tls) in [
+            ("10.0.0.1:8000", "10.0.0.1:8000", None),
+            ("[::1]:8000", "[::1]:8000", None),
+            ("vllm-0.vllm:8000", "vllm-0.vllm:8000", None),
+            ("http://10.0.0.1:8000/", "10.0.0.1:8000", Some(false)),
+            ("http://host", "host:80", Some(false)),
+            ("https://host", "host:443", Some(true)),
+            ("[0:0::0001]:80", "[::1]:80", None),
         ] {
-            assert_eq!(address(text).as_deref(), Ok(expected));
+            assert_eq!(address(text), Ok((expected.to_owned(), tls)), "{text}");
         }
         for bad in [
             "",
             "host",
             "10.0.0.1:0",
             "10.0.0.1:x",
+            "10.0.0.1:+8",
+            "10.0.0.1:65536",
+            "10.0.0.999:80",
+            "http://[::1]8000",
+            "ftp://a:1",
             "::1:80",
             "[::1]",
             "[x]:1",
@@ -212,7 +256,7 @@ mod tests {
             parse_endpoints("endpoints:\n- address: a:1\n- address: a:1\n", "f").unwrap_err();
         assert_eq!(
             twice.to_string(),
-            "f:3: endpoints[1]: `a:1` is the name of endpoints[0] too; names must differ"
+            "f:3: endpoints[1].address: `a:1` is the address of endpoints[0] too; remove one"
         );
         let typo = parse_endpoints("endpoints:\n- adress: a:1\n", "f")
             .unwrap_err()

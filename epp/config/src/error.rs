@@ -26,15 +26,23 @@ pub struct Errors {
 }
 
 impl Errors {
-    pub(crate) fn new(file: &str, mut faults: Vec<Fault>) -> Errors {
-        faults.sort_by_key(|fault| fault.line);
+    pub(crate) fn new(file: &str, faults: Vec<Fault>) -> Errors {
         let file = file.to_owned();
         Errors { file, faults }
+    }
+
+    pub(crate) fn one(file: &str, what: String) -> Errors {
+        let fault = Fault {
+            line: 0,
+            path: String::new(),
+            what,
+        };
+        Errors::new(file, vec![fault])
     }
 }
 
 impl Fault {
-    /// The fault as `file:line: path: what`.
+    /// The fault as `file:line: path: what`, on one line whatever the file holds.
     pub fn shown(&self, file: &str) -> String {
         let line = match self.line {
             0 => String::new(),
@@ -44,18 +52,25 @@ impl Fault {
             "" => String::new(),
             path => format!(" {path}:"),
         };
-        format!("{file}:{line}{path} {}", self.what)
+        let text = format!("{file}:{line}{path} {}", self.what);
+        text.chars().flat_map(visible).collect()
     }
+}
+
+/// Line breaks and other control characters as escapes: a file must not forge lines in a log or steer a terminal.
+fn visible(c: char) -> impl Iterator<Item = char> {
+    let escape = c.is_control().then(|| c.escape_default());
+    let plain = (!c.is_control()).then_some(c);
+    escape.into_iter().flatten().chain(plain)
 }
 
 impl fmt::Display for Errors {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let lines: Vec<String> = self
-            .faults
-            .iter()
-            .map(|fault| fault.shown(&self.file))
-            .collect();
-        to.write_str(&lines.join("\n"))
+        let mut faults = self.faults.iter();
+        if let Some(fault) = faults.next() {
+            to.write_str(&fault.shown(&self.file))?;
+        }
+        faults.try_for_each(|fault| write!(to, "\n{}", fault.shown(&self.file)))
     }
 }
 

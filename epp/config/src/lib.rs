@@ -4,24 +4,32 @@
 //!  text ──yaml──> nodes with lines ──decode(table)──> value ──serde──> Raw ──build──> Config
 //!                                      │                                     │
 //!                   unknown keys, wrong types, with line          names, ranges, plugins
-//!                   and nearest name; all of them at once
+//!                   and nearest name                              (check, pools, llmd)
 //! ```
 //!
-//! [`table`] has every key once: the decoder, the JSON Schema and the reference page come from it.
+//! [`table`] has every key once: the decoder, the JSON Schema and the reference page come from it. All faults of
+//! a file are said at once: a faulty part is left out, the checks go on with the rest, and what hangs on the
+//! faulty part is not said twice.
 
 mod build;
+mod check;
 mod decode;
 mod endpoints;
 mod error;
 mod llmd;
+mod pools;
 mod raw;
+mod scalar;
 mod schema;
+mod secret;
 pub mod table;
 pub mod units;
 mod write;
 mod yaml;
 
-pub use build::{Config, Pool, Tls, TlsFiles};
+pub use build::{Config, Tls, TlsFiles};
 pub use endpoints::{Endpoint, Engine, parse_endpoints};
 pub use error::{Errors, Fault, Warning};
+pub use pools::Pool;
 pub use schema::{json_schema, reference_markdown};
+pub use secret::{Secret, SecretError};

@@ -1,23 +1,19 @@
 //! llm-d's own sections: what exists here runs, what does not is a clear error.
 
-use std::collections::HashMap;
+mod builtin;
+mod names;
+mod profiles;
 
 use wicketgate_scheduler::{
-    PluginErrorKind, SchedulerSpec, plugin_from_parameters,
-    spec::{PluginInstance, ProfilePlugin, ProfileSpec, nearest},
+    PluginError, PluginErrorKind, PluginSpec, SchedulerSpec, plugin_from_parameters,
+    spec::{PluginInstance, PluginKind, nearest},
 };
 
-use crate::{decode::Decoded, raw::Raw};
-
-/// Plugins that llm-d lists and that are always on here: the scraper, its reader, the parsers and the in-flight
-/// counts. Listing them changes nothing.
-const BUILT_IN: [&str; 5] = [
-    "metrics-data-source",
-    "core-metrics-extractor",
-    "openai-parser",
-    "passthrough-parser",
-    "inflight-load-producer",
-];
+use crate::{
+    decode::{Decoded, not_yet},
+    raw::{Plugin, Raw},
+    scalar::{header, shown},
+};
 
 /// Feature gates: name, and whether turning it on is possible.
 const GATES: [(&str, bool); 4] = [
@@ -27,118 +23,132 @@ const GATES: [(&str, bool); 4] = [
     ("enableLegacyMetrics", false),
 ];
 
-/// The scheduler that the file asks for.
-pub(crate) fn scheduler(raw: &Raw, of_llmd: bool, out: &mut Decoded) -> SchedulerSpec {
+/// The name profiles use for a plugin.
+fn name_of(plugin: &Plugin) -> &str {
+    plugin.name.as_deref().unwrap_or(&plugin.type_name)
+}
+
+/// The scheduler that the file asks for. What built-in plugins set goes into `raw.telemetry`.
+pub(crate) fn scheduler(raw: &mut Raw, of_llmd: bool, out: &mut Decoded) -> SchedulerSpec {
     gates(raw, out);
-    let built_in = references(raw, out);
-    let (Some(plugins), profiles) = (&raw.plugins, &raw.scheduling_profiles) else {
-        if raw.scheduling_profiles.is_some() {
-            out.fault("schedulingProfiles", "profiles need `plugins` to refer to");
-        }
-        return if of_llmd {
-            SchedulerSpec::llmd_default()
+    if raw.flow_control.is_some() {
+        if of_llmd {
+            out.warn("flowControl", "has no effect: its feature gate is off");
         } else {
-            SchedulerSpec::default_ours()
-        };
-    };
-    let mut instances: Vec<PluginInstance> = Vec::new();
-    for (index, plugin) in plugins.iter().enumerate() {
-        let path = format!("plugins[{index}]");
-        let name = plugin.name.as_deref().unwrap_or(&plugin.type_name);
-        if instances.iter().any(|known| known.name.as_ref() == name) {
-            out.fault(
-                &path,
-                format!("a second plugin named `{name}`; names must differ"),
-            );
-            continue;
-        }
-        if BUILT_IN.contains(&plugin.type_name.as_str()) {
-            continue;
-        }
-        match plugin_from_parameters(&plugin.type_name, name, &plugin.parameters) {
-            Ok(plugin) => instances.push(PluginInstance {
-                name: name.into(),
-                plugin,
-            }),
-            Err(error) => {
-                let at = match error.kind {
-                    PluginErrorKind::UnknownType | PluginErrorKind::Unsupported => {
-                        format!("{path}.type")
-                    }
-                    PluginErrorKind::UnknownParameter | PluginErrorKind::BadValue => {
-                        format!("{path}.parameters.{}", error.field)
-                    }
-                };
-                out.fault(&at, error.to_string());
-            }
+            out.fault("flowControl", not_yet("flowControl"));
         }
     }
-    let profiles = profiles.as_deref().unwrap_or_default();
-    let profiles = profiles.iter().enumerate().map(|(index, profile)| {
-        let path = format!("schedulingProfiles[{index}]");
-        let plugins = profile
-            .plugins
-            .iter()
-            .enumerate()
-            .filter(|(_, plugin)| !built_in.contains_key(plugin.plugin_ref.as_str()));
-        let plugins = plugins.map(|(place, plugin)| {
-            let here = format!("{path}.plugins[{place}]");
-            if let Some(weight) = plugin
-                .weight
-                .filter(|weight| !(weight.is_finite() && *weight >= 0.0))
-            {
-                out.fault(
-                    &format!("{here}.weight"),
-                    format!("a weight must be a number from 0 on, not {weight}"),
-                );
-            }
-            if !instances
-                .iter()
-                .any(|known| *known.name == *plugin.plugin_ref)
-            {
-                unknown(
-                    &here,
-                    &plugin.plugin_ref,
-                    &instances,
-                    plugins_failed(raw, &plugin.plugin_ref),
-                    out,
-                );
-            }
-            ProfilePlugin {
-                plugin: plugin.plugin_ref.as_str().into(),
-                weight: plugin.weight,
-            }
-        });
-        ProfileSpec {
-            name: profile.name.as_str().into(),
-            plugins: plugins.collect(),
-        }
-    });
-    let profiles = profiles.collect();
+    builtin::references(raw, out);
+    builtin::parameters(raw, out);
+    let instances = instances(raw, out);
+    let profiles = raw.scheduling_profiles.as_deref().unwrap_or_default();
+    let orphans = raw.plugins.is_none() && !profiles.is_empty();
+    if orphans {
+        out.fault("schedulingProfiles", "profiles need `plugins` to refer to");
+    }
+    if orphans || instances.is_empty() && profiles.is_empty() {
+        return match of_llmd {
+            true => SchedulerSpec::llmd_default(),
+            false => SchedulerSpec::default_ours(),
+        };
+    }
+    let profiles = profiles::build(raw, &instances, out);
     SchedulerSpec {
         plugins: instances,
         profiles,
     }
 }
 
-/// True if the name belongs to a plugin that was refused: one fault is enough for it.
-fn plugins_failed(raw: &Raw, name: &str) -> bool {
-    let plugins = raw.plugins.as_deref().unwrap_or_default();
-    plugins
-        .iter()
-        .any(|plugin| plugin.name.as_deref().unwrap_or(&plugin.type_name) == name)
+/// The plugins of the scheduler.
+fn instances(raw: &Raw, out: &mut Decoded) -> Vec<PluginInstance> {
+    let mut names: Vec<&str> = Vec::new();
+    let mut instances: Vec<PluginInstance> = Vec::new();
+    let mut handler = None;
+    for (index, plugin) in raw.plugins.iter().flatten().enumerate() {
+        let path = format!("plugins[{index}]");
+        let name = name_of(plugin);
+        if names.contains(&name) {
+            let what = format!("a second plugin named {}; names must differ", shown(name));
+            out.fault(&path, what);
+            continue;
+        }
+        names.push(name);
+        if builtin::role(&plugin.type_name).is_some() {
+            continue;
+        }
+        let Some(spec) = plugin_spec(plugin, &path, out) else {
+            continue;
+        };
+        if spec.kind() == PluginKind::ProfileHandler
+            && let Some(first) = handler.replace(index)
+        {
+            let what = format!("a second profile handler besides plugins[{first}]; keep one");
+            out.fault(&path, what);
+        }
+        instances.push(PluginInstance {
+            name: name.into(),
+            plugin: spec,
+        });
+    }
+    instances
 }
 
-fn unknown(path: &str, name: &str, instances: &[PluginInstance], failed: bool, out: &mut Decoded) {
-    if failed {
-        return;
+fn plugin_spec(plugin: &Plugin, path: &str, out: &mut Decoded) -> Option<PluginSpec> {
+    if names::KNOWN.contains(&plugin.type_name.as_str()) {
+        out.fault(&format!("{path}.type"), not_yet(&plugin.type_name));
+        return None;
     }
-    let known = nearest(name, instances.iter().map(|known| known.name.as_ref()));
-    let hint = known.map_or_else(String::new, |known| format!("; did you mean `{known}`?"));
-    out.fault(
-        &format!("{path}.pluginRef"),
-        format!("no plugin is named `{name}`{hint}"),
-    );
+    match plugin_from_parameters(&plugin.type_name, name_of(plugin), &plugin.parameters) {
+        Ok(spec) => {
+            header_names(&spec, path, out);
+            Some(spec)
+        }
+        Err(error) => {
+            refused(plugin, path, &error, out);
+            None
+        }
+    }
+}
+
+fn refused(plugin: &Plugin, path: &str, error: &PluginError, out: &mut Decoded) {
+    let type_path = format!("{path}.type");
+    let near = error.nearest.or_else(|| {
+        let types = names::KNOWN.iter().chain(builtin::types());
+        nearest(&plugin.type_name, types.copied())
+            .filter(|_| error.kind == PluginErrorKind::UnknownType)
+    });
+    let hint = near.map_or_else(String::new, |near| format!("; did you mean `{near}`?"));
+    match error.kind {
+        PluginErrorKind::UnknownType => {
+            let what = format!("no plugin has the type {}{hint}", shown(&plugin.type_name));
+            out.fault(&type_path, what);
+        }
+        PluginErrorKind::Unsupported => out.fault(&type_path, not_yet(&plugin.type_name)),
+        PluginErrorKind::UnknownParameter | PluginErrorKind::BadValue => {
+            let below = match error.field.as_str() {
+                "" => format!("{path}.parameters"),
+                field => format!("{path}.parameters.{field}"),
+            };
+            out.fault(&below, format!("{}{hint}", error.what));
+        }
+    }
+}
+
+/// Refuses header names that no request can carry: every request would miss them.
+fn header_names(spec: &PluginSpec, path: &str, out: &mut Decoded) {
+    let PluginSpec::SessionAffinityScorer(session) = spec else {
+        return;
+    };
+    let path = format!("{path}.parameters");
+    if let Err(what) = header(&session.encoded_endpoint_header_config.header) {
+        out.fault(&format!("{path}.encodedEndpointHeaderConfig.header"), what);
+    }
+    for (index, source) in session.session_id_config.sources.iter().enumerate() {
+        if let Err(what) = header(&source.header) {
+            let path = format!("{path}.sessionIdConfig.sources[{index}].header");
+            out.fault(&path, what);
+        }
+    }
 }
 
 fn gates(raw: &Raw, out: &mut Decoded) {
@@ -149,10 +159,11 @@ fn gates(raw: &Raw, out: &mut Decoded) {
             Some((name, "true")) => (name, true),
             Some((name, "false")) => (name, false),
             Some(_) => {
-                out.fault(
-                    &path,
-                    format!("`{gate}` is no gate; expected NAME, NAME=true or NAME=false"),
+                let what = format!(
+                    "{} is no gate; expected NAME, NAME=true or NAME=false",
+                    shown(gate)
                 );
+                out.fault(&path, what);
                 continue;
             }
         };
@@ -161,82 +172,11 @@ fn gates(raw: &Raw, out: &mut Decoded) {
                 let known = nearest(name, GATES.iter().map(|(name, _)| *name));
                 let hint =
                     known.map_or_else(String::new, |known| format!("; did you mean `{known}`?"));
-                out.fault(&path, format!("no feature gate is named `{name}`{hint}"));
+                let what = format!("no feature gate is named {}{hint}", shown(name));
+                out.fault(&path, what);
             }
-            Some((_, false)) if on => {
-                out.fault(
-                    &path,
-                    format!("`{name}` is known in llm-d but not supported yet; remove it"),
-                );
-            }
+            Some((_, false)) if on => out.fault(&path, not_yet(name)),
             Some(_) => {}
         }
     }
-}
-
-/// Names of plugins that are built in, and faults for sections that ask for more than is built in.
-fn references<'a>(raw: &'a Raw, out: &mut Decoded) -> HashMap<&'a str, &'a str> {
-    let mut built_in = HashMap::new();
-    for plugin in raw.plugins.as_deref().unwrap_or_default() {
-        let name = plugin.name.as_deref().unwrap_or(&plugin.type_name);
-        if BUILT_IN.contains(&plugin.type_name.as_str()) {
-            built_in.insert(name, plugin.type_name.as_str());
-        }
-    }
-    let unsupported = "is known in llm-d but not supported yet; remove it";
-    let refer = |path: String, name: &str, out: &mut Decoded| {
-        if !built_in.contains_key(name) && !BUILT_IN.contains(&name) {
-            out.fault(&path, format!("`{name}` {unsupported}"));
-        }
-    };
-    if let Some(layer) = &raw.data_layer {
-        for (index, source) in layer.sources.iter().enumerate() {
-            refer(
-                format!("dataLayer.sources[{index}].pluginRef"),
-                &source.plugin_ref,
-                out,
-            );
-            for (place, extractor) in source.extractors.iter().enumerate() {
-                let path = format!("dataLayer.sources[{index}].extractors[{place}].pluginRef");
-                refer(path, &extractor.plugin_ref, out);
-            }
-        }
-        for (key, there) in [
-            ("discovery", layer.discovery.is_some()),
-            ("peerDiscovery", layer.peer_discovery.is_some()),
-            (
-                "crossReplicaSyncerPluginRef",
-                layer.cross_replica_syncer_plugin_ref.is_some(),
-            ),
-        ] {
-            if there {
-                out.fault(
-                    &format!("dataLayer.{key}"),
-                    format!("`{key}` {unsupported}"),
-                );
-            }
-        }
-    }
-    if let Some(handler) = &raw.request_handler {
-        for (index, parser) in handler.parsers.iter().enumerate() {
-            refer(
-                format!("requestHandler.parsers[{index}].pluginRef"),
-                &parser.plugin_ref,
-                out,
-            );
-        }
-    }
-    if let Some(parser) = &raw.parser {
-        refer("parser.pluginRef".to_owned(), &parser.plugin_ref, out);
-    }
-    if raw.saturation_detector.is_some() {
-        out.fault(
-            "saturationDetector",
-            format!("`saturationDetector` {unsupported}"),
-        );
-    }
-    if raw.flow_control.is_some() {
-        out.fault("flowControl", format!("`flowControl` {unsupported}"));
-    }
-    built_in
 }

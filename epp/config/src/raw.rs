@@ -1,4 +1,6 @@
 //! The file's content with defaults filled in. Shapes were checked against the table before.
+//!
+//! Every key has a default here, the required ones too: a file with faults still gets its other checks.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -34,8 +36,6 @@ pub(crate) struct Raw {
     pub(crate) flow_control: Option<Value>,
     #[serde(skip_serializing)]
     pub(crate) request_handler: Option<RequestHandler>,
-    #[serde(skip_serializing)]
-    pub(crate) saturation_detector: Option<Ref>,
     #[serde(skip_serializing)]
     pub(crate) parser: Option<Ref>,
 }
@@ -86,8 +86,8 @@ impl Default for Server {
     }
 }
 
-#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
+#[serde(default, rename_all = "camelCase")]
 pub(crate) struct Tls {
     pub(crate) cert_file: String,
     pub(crate) key_file: String,
@@ -105,6 +105,8 @@ pub(crate) struct Pool {
     pub(crate) endpoints: Vec<Endpoint>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) endpoints_file: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) upstream: Option<PoolUpstream>,
     pub(crate) breaker: Breaker,
     pub(crate) slow_start: SlowStart,
     pub(crate) explore: f64,
@@ -118,6 +120,7 @@ impl Default for Pool {
             models: Vec::new(),
             endpoints: Vec::new(),
             endpoints_file: None,
+            upstream: None,
             breaker: Breaker::default(),
             slow_start: SlowStart::default(),
             explore: 0.0,
@@ -126,21 +129,28 @@ impl Default for Pool {
 }
 
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(default, rename_all = "camelCase")]
 pub(crate) struct Endpoint {
     pub(crate) address: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) name: Option<String>,
-    #[serde(default = "one")]
     pub(crate) weight: u32,
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) labels: BTreeMap<String, String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) engine: Option<String>,
 }
 
-fn one() -> u32 {
-    1
+impl Default for Endpoint {
+    fn default() -> Self {
+        Endpoint {
+            address: String::new(),
+            name: None,
+            weight: 1,
+            labels: BTreeMap::new(),
+            engine: None,
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
@@ -186,6 +196,42 @@ pub(crate) struct Upstream {
     pub(crate) tls: Option<UpstreamTls>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) bearer_token_file: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) bearer_token: Option<String>,
+}
+
+/// A pool's own `upstream`: what is there replaces the root's.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(crate) struct PoolUpstream {
+    pub(crate) connect_timeout: Option<Span>,
+    pub(crate) first_byte_timeout: Option<Span>,
+    pub(crate) total_timeout: Option<Span>,
+    pub(crate) retry_backoff: Option<Vec<Span>>,
+    pub(crate) tls: Option<UpstreamTls>,
+    pub(crate) bearer_token_file: Option<String>,
+    pub(crate) bearer_token: Option<String>,
+}
+
+impl Upstream {
+    /// The root's settings with a pool's own in their place.
+    pub(crate) fn with(&self, own: &PoolUpstream) -> Upstream {
+        let own_token = own.bearer_token.is_some() || own.bearer_token_file.is_some();
+        let token = |own: &Option<String>, root: &Option<String>| match own_token {
+            true => own.clone(),
+            false => root.clone(),
+        };
+        let backoff = own.retry_backoff.as_ref().unwrap_or(&self.retry_backoff);
+        Upstream {
+            connect_timeout: own.connect_timeout.unwrap_or(self.connect_timeout),
+            first_byte_timeout: own.first_byte_timeout.unwrap_or(self.first_byte_timeout),
+            total_timeout: own.total_timeout.unwrap_or(self.total_timeout),
+            retry_backoff: backoff.clone(),
+            tls: own.tls.clone().or_else(|| self.tls.clone()),
+            bearer_token_file: token(&own.bearer_token_file, &self.bearer_token_file),
+            bearer_token: token(&own.bearer_token, &self.bearer_token),
+        }
+    }
 }
 
 impl Default for Upstream {
@@ -197,12 +243,13 @@ impl Default for Upstream {
             retry_backoff: vec![ms(200), ms(600)],
             tls: None,
             bearer_token_file: None,
+            bearer_token: None,
         }
     }
 }
 
-#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
+#[serde(default, rename_all = "camelCase")]
 pub(crate) struct UpstreamTls {
     pub(crate) ca_file: String,
 }
@@ -257,51 +304,58 @@ impl Default for Observability {
     }
 }
 
-#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
+#[serde(default)]
 pub(crate) struct Plugin {
     #[serde(rename = "type")]
     pub(crate) type_name: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) name: Option<String>,
-    #[serde(default, skip_serializing_if = "Value::is_null")]
+    #[serde(skip_serializing_if = "Value::is_null")]
     pub(crate) parameters: Value,
 }
 
-#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
+#[serde(default)]
 pub(crate) struct Profile {
     pub(crate) name: String,
-    #[serde(default)]
     pub(crate) plugins: Vec<PluginRef>,
-}
-
-#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) struct PluginRef {
-    pub(crate) plugin_ref: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) weight: Option<f64>,
-}
-
-#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) struct Ref {
-    pub(crate) plugin_ref: String,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(default, rename_all = "camelCase")]
-pub(crate) struct DataLayer {
-    pub(crate) sources: Vec<Source>,
-    pub(crate) discovery: Option<Value>,
-    pub(crate) peer_discovery: Option<Value>,
-    pub(crate) cross_replica_syncer_plugin_ref: Option<String>,
+pub(crate) struct PluginRef {
+    pub(crate) plugin_ref: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) weight: Option<f64>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(crate) struct Ref {
+    pub(crate) plugin_ref: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(default, rename_all = "camelCase")]
+pub(crate) struct DataLayer {
+    pub(crate) inject_defaults: bool,
+    pub(crate) sources: Vec<Source>,
+}
+
+impl Default for DataLayer {
+    fn default() -> Self {
+        DataLayer {
+            inject_defaults: true,
+            sources: Vec::new(),
+        }
+    }
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
+#[serde(default, rename_all = "camelCase")]
 pub(crate) struct Source {
     pub(crate) plugin_ref: String,
-    #[serde(default)]
     pub(crate) extractors: Vec<Ref>,
 }
 

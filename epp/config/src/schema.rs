@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use serde_json::{Map, Value, json};
 
-use crate::table::{Field, ROOT, Shape};
+use crate::table::{Field, ROOT, Shape, Status};
 
 /// The schema of the file, JSON Schema 2020-12.
 pub fn json_schema() -> Value {
@@ -24,13 +24,13 @@ fn of_map(fields: &[Field]) -> Value {
     for field in fields {
         let mut schema = of(&field.shape);
         if let Value::Object(map) = &mut schema {
-            map.insert("description".into(), field.doc.into());
+            map.insert("description".into(), meaning(field).into());
         }
         properties.insert(field.key.to_owned(), schema);
     }
     let required: Vec<&str> = fields
         .iter()
-        .filter(|field| field.default == "required")
+        .filter(|field| field.is_required())
         .map(|field| field.key)
         .collect();
     json!({
@@ -46,19 +46,42 @@ fn of(shape: &Shape) -> Value {
         Shape::Map(fields) => of_map(fields),
         Shape::List(inner) => json!({"type": "array", "items": of(inner)}),
         Shape::Text => json!({"type": "string"}),
+        Shape::Header => json!({"type": "string", "pattern": "^[!#$%&'*+.^_`|~0-9A-Za-z-]+$"}),
+        Shape::EnvRef => json!({"type": "string", "pattern": r"^\$\{env:[0-9A-Za-z_]+\}$"}),
         Shape::Word(words) => json!({"enum": words}),
         Shape::Bool => json!({"type": "boolean"}),
         Shape::Integer(least, most) => {
             json!({"type": "integer", "minimum": least, "maximum": most})
         }
-        Shape::Number(least, most) if least.is_finite() => {
+        Shape::Number(least, most) if most.is_finite() => {
             json!({"type": "number", "minimum": least, "maximum": most})
         }
-        Shape::Number(..) => json!({"type": "number"}),
-        Shape::Duration => json!({"type": ["string", "integer"], "examples": ["500ms", "1m30s"]}),
-        Shape::Size => json!({"type": ["string", "integer"], "examples": ["10Mi", 1_048_576]}),
+        Shape::Number(least, _) => json!({"type": "number", "minimum": least}),
+        Shape::Duration => json!({
+            "oneOf": [
+                {"type": "string", "pattern": "^(0|([0-9.]+(ns|us|\u{b5}s|ms|s|m|h))+)$"},
+                {"const": 0},
+            ],
+            "examples": ["500ms", "1m30s"],
+        }),
+        Shape::Size => json!({
+            "oneOf": [
+                {"type": "string", "pattern": "^[0-9][0-9.eE+]*(Ki|Mi|Gi|Ti|Pi|k|K|M|G|T|P)?$"},
+                {"type": "integer", "minimum": 0},
+            ],
+            "examples": ["10Mi", 1_048_576],
+        }),
         Shape::Texts => json!({"type": "object", "additionalProperties": {"type": "string"}}),
         Shape::Any => json!({}),
+    }
+}
+
+/// What a key means, and whether this version does it.
+fn meaning(field: &Field) -> String {
+    match field.status {
+        Status::Works => field.doc.to_owned(),
+        Status::Planned => format!("Not supported yet. {}", field.doc),
+        Status::LlmD => format!("llm-d's, not supported yet. {}", field.doc),
     }
 }
 
@@ -77,7 +100,7 @@ fn rows(fields: &[Field], path: &str, page: &mut String) {
             "| `{here}` | {} | {} | {} |",
             kind(&field.shape),
             field.default.replace('|', "\\|"),
-            field.doc.replace('|', "\\|")
+            meaning(field).replace('|', "\\|")
         );
         match field.shape {
             Shape::Map(fields) => rows(fields, &format!("{here}."), page),
@@ -92,6 +115,8 @@ fn kind(shape: &Shape) -> String {
         Shape::Map(_) => "map".to_owned(),
         Shape::List(inner) => format!("list of {}", kind(inner)),
         Shape::Text => "text".to_owned(),
+        Shape::Header => "header name".to_owned(),
+        Shape::EnvRef => "`${env:NAME}`".to_owned(),
         Shape::Word(words) => words
             .iter()
             .map(|word| format!("`{word}`"))

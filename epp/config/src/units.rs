@@ -113,7 +113,7 @@ impl TryFrom<String> for Size {
 impl fmt::Display for Span {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
         let nanos = self.0.as_nanos();
-        let fits = |unit: u128| nanos % unit == 0;
+        let fits = |unit: u128| nanos.is_multiple_of(unit);
         match nanos {
             0 => write!(to, "0s"),
             _ if fits(1_000_000_000) => write!(to, "{}s", nanos / 1_000_000_000),
@@ -130,9 +130,20 @@ impl From<Span> for String {
     }
 }
 
+impl fmt::Display for Size {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let units = [("Gi", 1 << 30), ("Mi", 1 << 20), ("Ki", 1 << 10)];
+        let exact = |(_, bytes): &(&str, u64)| self.0 > 0 && self.0.is_multiple_of(*bytes);
+        match units.into_iter().find(exact) {
+            Some((unit, bytes)) => write!(to, "{}{unit}", self.0 / bytes),
+            None => write!(to, "{}", self.0),
+        }
+    }
+}
+
 impl From<Size> for String {
     fn from(size: Size) -> String {
-        size.0.to_string()
+        size.to_string()
     }
 }
 
@@ -173,6 +184,9 @@ mod tests {
         assert_eq!(parse_size("1.5Ki"), Some(1536));
         assert_eq!(parse_size("1e6"), Some(1_000_000));
         assert_eq!(parse_size("0"), Some(0));
+        for text in ["0", "1", "1023", "16Mi", "3Gi", "1025Ki"] {
+            assert_eq!(Size(parse_size(text).unwrap()).to_string(), text);
+        }
         for bad in ["", "-1", "x", "1.5", "Mi", "inf", "NaN", "1e300"] {
             assert_eq!(parse_size(bad), None, "{bad}");
         }

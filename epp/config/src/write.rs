@@ -4,13 +4,14 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
+/// Maps and lists in block form; null values are left out.
 pub(crate) fn yaml(value: &Value) -> String {
     let mut out = String::new();
     block(value, 0, &mut out);
     out
 }
 
-fn empty(value: &Value) -> bool {
+fn is_inline(value: &Value) -> bool {
     match value {
         Value::Object(map) => map.is_empty(),
         Value::Array(list) => list.is_empty(),
@@ -18,7 +19,7 @@ fn empty(value: &Value) -> bool {
     }
 }
 
-/// Writes a map or list in block form at an indentation; the cursor is at the start of a line.
+/// Writes a map or list at an indentation; the cursor is at the start of a line.
 fn block(value: &Value, indent: usize, out: &mut String) {
     let pad = " ".repeat(indent);
     match value {
@@ -31,7 +32,7 @@ fn block(value: &Value, indent: usize, out: &mut String) {
         Value::Array(list) => {
             for value in list {
                 let _ = write!(out, "{pad}-");
-                after(value, indent, out);
+                item(value, indent, out);
             }
         }
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {
@@ -41,12 +42,24 @@ fn block(value: &Value, indent: usize, out: &mut String) {
 }
 
 fn after(value: &Value, indent: usize, out: &mut String) {
-    if empty(value) {
+    if is_inline(value) {
         let _ = writeln!(out, " {}", scalar(value));
     } else {
         out.push('\n');
         block(value, indent + 2, out);
     }
+}
+
+/// The value after a `-`: a map's first key stands on the same line.
+fn item(value: &Value, indent: usize, out: &mut String) {
+    if is_inline(value) {
+        let _ = writeln!(out, " {}", scalar(value));
+        return;
+    }
+    let mut inner = String::new();
+    block(value, indent + 2, &mut inner);
+    out.push(' ');
+    out.push_str(inner.trim_start());
 }
 
 fn scalar(value: &Value) -> String {
@@ -58,19 +71,38 @@ fn scalar(value: &Value) -> String {
     }
 }
 
-/// Plain where it cannot be mistaken for anything else, quoted otherwise.
-fn text(string: &str) -> String {
-    let plain = string.starts_with(|c: char| c.is_ascii_alphabetic() || c == '/')
-        && string
+/// True where a text without quotes cannot be mistaken for anything else, by readers of older YAML either.
+fn is_plain(string: &str) -> bool {
+    const WORDS: [&str; 9] = ["true", "false", "null", "yes", "no", "on", "off", "y", "n"];
+    let all = |more: &str| {
+        string
             .chars()
-            .all(|c| c.is_ascii_alphanumeric() || "-_./".contains(c))
-        && !matches!(
-            string.to_ascii_lowercase().as_str(),
-            "true" | "false" | "null" | "yes" | "no" | "on" | "off" | "y" | "n"
-        );
-    if plain {
-        string.to_owned()
-    } else {
-        Value::from(string).to_string()
+            .all(|c| c.is_ascii_alphanumeric() || more.contains(c))
+    };
+    if string.starts_with(|c: char| c.is_ascii_digit()) {
+        // Durations and sizes: `1500ms`, `16Mi`.
+        let number = string.trim_end_matches(|c: char| "GKMihmsun".contains(c));
+        return number.len() < string.len() && number.bytes().all(|b| b.is_ascii_digit());
     }
+    string.starts_with(|c: char| c.is_ascii_alphabetic() || c == '/')
+        && all("-_./")
+        && !WORDS.contains(&string.to_ascii_lowercase().as_str())
+}
+
+fn text(string: &str) -> String {
+    if is_plain(string) {
+        return string.to_owned();
+    }
+    let mut quoted = String::from("\"");
+    for c in string.chars() {
+        match c {
+            '"' | '\\' => quoted.extend(['\\', c]),
+            ' '..='~' => quoted.push(c),
+            _ => {
+                let _ = write!(quoted, "\\U{:08X}", u32::from(c));
+            }
+        }
+    }
+    quoted.push('"');
+    quoted
 }

@@ -1,22 +1,29 @@
-//! Files that are right, files that are wrong and what is said of them, and files that are neither.
+//! What files come to: defaults, the llm-d dialect, warnings, endpoints from elsewhere.
 
 #![allow(
     clippy::unwrap_used,
-    clippy::expect_used,
     clippy::panic,
     clippy::indexing_slicing,
     reason = "a test that panics has failed, which is its job"
 )]
 
-use proptest::prelude::*;
-use wicketgate_config::{Config, json_schema, parse_endpoints, reference_markdown, table};
-use wicketgate_scheduler::SchedulerSpec;
+use std::{net::IpAddr, path::PathBuf, time::Duration};
 
-fn good(text: &str) -> Config {
+use wicketgate_config::{Config, Secret, parse_endpoints};
+use wicketgate_scheduler::{PluginSpec, SchedulerSpec};
+
+fn parse(text: &str) -> (Config, Vec<String>) {
     match Config::parse(text, "f") {
-        Ok((config, _)) => config,
+        Ok((config, warnings)) => {
+            let warnings = warnings.iter().map(|warning| warning.shown("f")).collect();
+            (config, warnings)
+        }
         Err(errors) => panic!("{errors}"),
     }
+}
+
+fn good(text: &str) -> Config {
+    parse(text).0
 }
 
 fn wrong(text: &str) -> String {
@@ -26,446 +33,413 @@ fn wrong(text: &str) -> String {
     }
 }
 
+const LLMD: &str = include_str!("good/llm-d-queue-kv.yaml");
+const PREFIX: &str = include_str!("good/llm-d-prefix.yaml");
+const SESSIONS: &str = include_str!("good/llm-d-sessions-flow-control-off.yaml");
+const OURS: &str = include_str!("good/ours-full.yaml");
+
 #[test]
 fn an_empty_file_is_our_default() {
-    let config = good("");
+    let (config, warnings) = parse("");
+    assert_eq!(warnings, [] as [&str; 0]);
     assert_eq!(config.scheduler, SchedulerSpec::default_ours());
-    assert_eq!((config.http_port, config.max_body), (8080, 16 << 20));
-    assert_eq!(config.retry_backoff.len(), 2);
-    assert_eq!(good("# nothing\n---\n").http_port, 8080);
+    assert_eq!(config.bind, "0.0.0.0".parse::<IpAddr>().unwrap());
+    assert_eq!(
+        (
+            config.http_port,
+            config.ext_proc_port,
+            config.health_port,
+            config.metrics_port
+        ),
+        (8080, 9002, 9003, 9090)
+    );
+    assert_eq!((config.max_body, config.max_header), (16 << 20, 64 << 10));
+    let seconds = |span: Duration| span.as_secs();
+    assert_eq!(
+        (
+            seconds(config.connect_timeout),
+            seconds(config.first_byte_timeout),
+            seconds(config.total_timeout)
+        ),
+        (3, 60, 180)
+    );
+    assert_eq!(
+        config.retry_backoff,
+        [Duration::from_millis(200), Duration::from_millis(600)]
+    );
+    assert_eq!(
+        (
+            seconds(config.decision_timeout),
+            seconds(config.drain_timeout)
+        ),
+        (60, 30)
+    );
+    assert_eq!(config.scrape_interval, Duration::from_millis(50));
+    assert_eq!(
+        (config.seed, config.pools.len(), config.bearer_token()),
+        (None, 0, None)
+    );
+    for same in [
+        "# nothing\n---\n",
+        "---\n...\n",
+        "~",
+        "null",
+        "{}",
+        "\u{feff}",
+        "%YAML 1.2\n---\n",
+    ] {
+        assert_eq!(good(same), config, "{same:?}");
+    }
 }
-
-const LLMD: &str = r#"
-apiVersion: llm-d.ai/v1alpha1
-kind: EndpointPickerConfig
-plugins:
-- type: metrics-data-source
-- type: core-metrics-extractor
-- type: queue-scorer
-- type: kv-cache-utilization-scorer
-  name: kv
-- type: max-score-picker
-  parameters:
-    maxNumOfEndpoints: 2
-- type: single-profile-handler
-schedulingProfiles:
-- name: default
-  plugins:
-  - pluginRef: queue-scorer
-    weight: 2
-  - pluginRef: kv
-    weight: 2.5
-  - pluginRef: max-score-picker
-dataLayer:
-  sources:
-  - pluginRef: metrics-data-source
-    extractors:
-    - pluginRef: core-metrics-extractor
-"#;
 
 #[test]
 fn an_llm_d_file_runs_unchanged() {
-    let config = good(LLMD);
+    let (config, warnings) = parse(LLMD);
+    assert_eq!(warnings, [] as [&str; 0]);
     let profile = &config.scheduler.profiles[0];
-    let names: Vec<_> = profile
-        .plugins
-        .iter()
-        .map(|p| (p.plugin.as_ref(), p.weight))
+    let plugins = profile.plugins.iter();
+    let names: Vec<_> = plugins
+        .map(|plugin| (&*plugin.plugin, plugin.weight))
         .collect();
     assert_eq!(
         names,
         [
             ("queue-scorer", Some(2.0)),
-            ("kv", Some(2.5)),
+            ("kv-cache-utilization-scorer", Some(2.0)),
             ("max-score-picker", None)
         ]
     );
-    let default = good("apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\n");
-    assert_eq!(default.scheduler, SchedulerSpec::llmd_default());
 }
 
 #[test]
-fn an_old_api_version_is_accepted_with_a_warning() {
-    let text = LLMD.replace(
-        "llm-d.ai/v1alpha1",
-        "inference.networking.x-k8s.io/v1alpha1",
-    );
-    let (config, warnings) = Config::parse(&text, "f").unwrap();
-    assert_eq!(config.scheduler, good(LLMD).scheduler);
-    assert_eq!(warnings.len(), 1);
-    assert_eq!(warnings[0].line, 2);
-}
-
-const FULL: &str = r#"
-server: {bind: 127.0.0.1, httpPort: 0, maxBodyBytes: 1Mi, decisionTimeout: 1m30s}
-pools:
-- name: a
-  models: [m1, m2]
-  endpoints:
-  - {address: "http://10.0.0.1:8000", weight: 0, labels: {zone: "1"}}
-  endpointsFile: /etc/endpoints.yaml
-  breaker: {failures: 0, window: 10s}
-- name: b
-  default: true
-  endpoints: [{address: "[::1]:8000", name: x, engine: sglang}]
-  explore: 0.01
-upstream: {retryBackoff: [], connectTimeout: 1s}
-telemetry: {interval: 100ms, staleness: 3s}
-scheduler: {seed: 7, recordDecisions: 10}
-observability: {accessLog: true, logLevel: debug}
-"#;
-
-#[test]
-fn every_section_arrives() {
-    let config = good(FULL);
-    assert_eq!((config.http_port, config.max_body), (0, 1 << 20));
-    assert_eq!(config.decision_timeout.as_secs(), 90);
-    assert_eq!(config.pools[0].endpoints[0].address, "10.0.0.1:8000");
-    assert_eq!(config.pools[0].endpoints[0].weight, 0);
-    assert_eq!(config.pools[0].policy.health.failures, 0);
-    assert_eq!(config.pools[0].policy.stale_after, 3_000_000_000);
-    assert_eq!(
-        (config.pools[0].default, config.pools[1].default),
-        (false, true)
-    );
-    assert!(config.retry_backoff.is_empty());
-    assert_eq!((config.seed, config.record_decisions), (Some(7), 10));
-}
-
-#[test]
-fn the_effective_configuration_reads_back_as_itself() {
-    for text in ["", LLMD, FULL] {
-        let config = good(text);
-        let written = config.effective_yaml();
-        let again = good(&written);
-        assert_eq!(again, config, "{written}");
-        assert_eq!(again.effective_yaml(), written);
+fn without_plugins_each_dialect_has_its_own_default() {
+    for head in [
+        "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\n",
+        "apiVersion: llm-d.ai/v1alpha1\n",
+        "kind: EndpointPickerConfig\nplugins: [{type: openai-parser}]\n",
+    ] {
+        assert_eq!(
+            good(head).scheduler,
+            SchedulerSpec::llmd_default(),
+            "{head}"
+        );
     }
-}
-
-#[test]
-fn backends_without_a_file() {
-    let config =
-        Config::from_backends(&["http://127.0.0.1:8001".into(), "127.0.0.1:8002".into()]).unwrap();
-    let addresses: Vec<_> = config.pools[0]
-        .endpoints
-        .iter()
-        .map(|e| e.address.as_str())
-        .collect();
-    assert_eq!(addresses, ["127.0.0.1:8001", "127.0.0.1:8002"]);
-    assert!(config.pools[0].default);
-    assert!(Config::from_backends(&["nonsense".into()]).is_err());
-}
-
-#[test]
-fn what_is_said_of_wrong_files() {
-    let picker = "plugins: [{type: max-score-picker}, {type: random-picker}, {type: queue-scorer}]\nschedulingProfiles:\n- name: d\n  plugins:\n";
-    let cases: &[(&str, &str)] = &[
-        (
-            "serverr: {}",
-            "f:1: serverr: unknown key `serverr`; did you mean `server`?",
-        ),
-        (
-            "server:\n  httpport: 1",
-            "f:2: server.httpport: unknown key `httpport`; did you mean `httpPort`?",
-        ),
-        (
-            "flowControl: {defaultRequestTTl: 5s}",
-            "unknown key `defaultRequestTTl`; did you mean `defaultRequestTTL`?",
-        ),
-        (
-            "flowControl: {defaultRequestTTL: 5s}",
-            "f:1: flowControl: `flowControl` is known in llm-d but not supported yet; remove it",
-        ),
-        (
-            "featureGates: [flowControl]",
-            "`flowControl` is known in llm-d but not supported yet",
-        ),
-        (
-            "featureGates: [flowcontrol2]",
-            "no feature gate is named `flowcontrol2`; did you mean `flowControl`?",
-        ),
-        (
-            "server: {httpPort: 70000}",
-            "f:1: server.httpPort: `70000` is not valid; expected a whole number from 0 to 65535",
-        ),
-        ("server: {httpPort: -1}", "`-1` is not valid"),
-        (
-            "server: {bind: localhost}",
-            "server.bind: `localhost` is no IP address",
-        ),
-        (
-            "server: {maxBodyBytes: lots}",
-            "expected a size such as 1048576, 10Mi or 16M",
-        ),
-        (
-            "server: {drainTimeout: 5}",
-            "expected a duration such as 500ms or 1m30s",
-        ),
-        ("server: []", "f:1: server: expected a map of keys"),
-        ("server: {tls: {certFile: a}}", "`keyFile` is missing"),
-        ("pools: {}", "pools: expected a list"),
-        (
-            "pools:\n- endpoints:\n  - address: nonsense",
-            "f:3: pools[0].endpoints[0].address: `nonsense` is no endpoint address: the port is missing",
-        ),
-        ("pools:\n- endpoints: [{}]", "`address` is missing"),
-        (
-            "pools: [{name: a, default: true}, {name: a, models: [m]}]",
-            "`a` is the name of pools[0] too",
-        ),
-        (
-            "pools: [{name: a, models: [m]}, {name: b, models: [m]}]",
-            "`m` is served by pools[0] already",
-        ),
-        (
-            "pools: [{name: a, default: true}, {name: b, default: true}]",
-            "a second default pool",
-        ),
-        (
-            "pools: [{name: a}, {name: b, default: true}]",
-            "nothing would reach it",
-        ),
-        (
-            "pools: [{endpoints: [{address: 'a:1'}, {address: 'a:1'}]}]",
-            "is the name of pools[0].endpoints[0] too",
-        ),
-        (
-            "telemetry: {staleness: 50ms}",
-            "telemetry.staleness: 50ms is not longer than the interval of 50ms",
-        ),
-        (
-            "telemetry: {interval: 1ms}",
-            "telemetry.interval: 1ms is too short; at least 10ms",
-        ),
-        ("telemetry: {path: metrics}", "`metrics` is no path"),
-        (
-            "telemetry: {engine: vlm}",
-            "`vlm` is not valid; expected one of vllm, sglang; did you mean `vllm`?",
-        ),
-        ("observability: {accessLog: yes}", "expected true or false"),
-        (
-            "plugins: [{type: queue-scorrer}]",
-            "plugins[0].type: plugin queue-scorrer:",
-        ),
-        (
-            "plugins: [{type: queue-scorrer}]",
-            "did you mean queue-scorer?",
-        ),
-        ("plugins: [{type: latency-scorer}]", "not supported"),
-        (
-            "plugins: [{type: max-score-picker, parameters: {maxNumOfEndpoint: 2}}]",
-            "did you mean maxNumOfEndpoints?",
-        ),
-        (
-            "plugins: [{type: queue-scorer}, {type: queue-scorer}]",
-            "a second plugin named `queue-scorer`",
-        ),
-        ("schedulingProfiles: [{name: a}]", "profiles need `plugins`"),
-        (
-            &format!("{picker}  - pluginRef: queue-scorer\n    weight: -1"),
-            "f:6: schedulingProfiles[0].plugins[0].weight: a weight must be a number from 0 on, not -1",
-        ),
-        (
-            &format!("{picker}  - pluginRef: queue-scorer\n    weight: NaN"),
-            "`NaN` is not valid",
-        ),
-        (
-            &format!("{picker}  - pluginRef: max-score-picker\n  - pluginRef: random-picker"),
-            "more than one picker",
-        ),
-        (
-            &format!("{picker}  - pluginRef: queue-score"),
-            "no plugin is named `queue-score`; did you mean `queue-scorer`?",
-        ),
-        ("apiVersion: v1", "`v1` is not known"),
-        ("a: 1\na: 2", "f:2: `a` stands here a second time"),
-        ("a: &x 1\nb: *x", "anchors and aliases are not supported"),
-        ("a: [1", "not YAML"),
-        ("- 1", "expected a map of keys at the top"),
-        ("server: {}\n---\nserver: {}", "f:2: a second document"),
-        ("saturationDetector: {pluginRef: x}", "not supported yet"),
-        (
-            "requestHandler: {parsers: [{pluginRef: anthropic-parser}]}",
-            "`anthropic-parser` is known in llm-d but not supported yet",
-        ),
-    ];
-    for (text, expected) in cases {
-        let said = wrong(text);
-        assert!(
-            said.contains(expected),
-            "{text}\n said: {said}\n expected: {expected}"
+    for head in [
+        "apiVersion: wicketgate/v1\n",
+        "kind: WicketgateConfig\n",
+        "plugins: []\n",
+    ] {
+        assert_eq!(
+            good(head).scheduler,
+            SchedulerSpec::default_ours(),
+            "{head}"
         );
     }
 }
 
 #[test]
-fn all_faults_are_said_at_once() {
-    let said = wrong("server: {httpPort: x, bindd: 1}\ntelemetry: {jitter: 2}\n");
-    assert_eq!(said.lines().count(), 3, "{said}");
+fn an_old_api_version_is_accepted_with_a_warning() {
+    for old in [
+        "inference.networking.x-k8s.io/v1alpha1",
+        "config.x-k8s.io/v1alpha1",
+    ] {
+        let (config, warnings) = parse(&LLMD.replace("llm-d.ai/v1alpha1", old));
+        assert_eq!(config, good(LLMD));
+        let said = format!("f:2: apiVersion: `{old}` is an old name; use `llm-d.ai/v1alpha1`");
+        assert_eq!(warnings, [said]);
+    }
 }
 
 #[test]
-fn the_schema_knows_exactly_the_keys_of_the_table() {
-    fn keys(fields: &[table::Field], path: &str, all: &mut Vec<String>) {
-        for field in fields {
-            let here = format!("{path}.{}", field.key);
-            match field.shape {
-                table::Shape::Map(fields) => keys(fields, &here, all),
-                table::Shape::List(inner) => {
-                    if let table::Shape::Map(fields) = inner {
-                        keys(fields, &here, all);
-                    }
-                }
-                _ => {}
-            }
-            all.push(here);
-        }
-    }
-    fn schema_keys(schema: &serde_json::Value, path: &str, all: &mut Vec<String>) {
-        let inner = schema.get("items").unwrap_or(schema);
-        for (key, value) in inner
-            .get("properties")
-            .and_then(|p| p.as_object())
-            .into_iter()
-            .flatten()
-        {
-            let here = format!("{path}.{key}");
-            schema_keys(value, &here, all);
-            all.push(here);
-        }
-    }
-    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
-    keys(table::ROOT, "", &mut ours);
-    schema_keys(&json_schema(), "", &mut theirs);
-    ours.sort();
-    theirs.sort();
-    assert_eq!(ours, theirs);
-    assert!(ours.len() > 80);
-}
-
-/// Every default that the reference states in a form that can be read is the default that holds.
-#[test]
-fn documented_defaults_hold() {
-    fn check(
-        fields: &[table::Field],
-        path: &str,
-        effective: &serde_json::Value,
-        checked: &mut usize,
-    ) {
-        for field in fields {
-            let value = effective.get(field.key);
-            if let table::Shape::Map(fields) = field.shape {
-                if let Some(value) = value {
-                    check(fields, &format!("{path}.{}", field.key), value, checked);
-                }
-                continue;
-            }
-            let Some(value) = value else { continue };
-            let shown = match value {
-                serde_json::Value::String(text) => text.clone(),
-                other => other.to_string(),
-            };
-            let documented = match field.shape {
-                table::Shape::Size => {
-                    wicketgate_config::units::parse_size(field.default).map(|size| size.to_string())
-                }
-                table::Shape::Duration => wicketgate_config::units::parse_span(field.default)
-                    .map(|span| format!("{}", wicketgate_config::units::Span(span))),
-                table::Shape::List(_) => continue,
-                table::Shape::Number(..) => {
-                    Some(format!("{:?}", field.default.parse::<f64>().unwrap()))
-                }
-                _ => field.default.split(' ').next().map(str::to_owned),
-            };
-            assert_eq!(
-                documented.as_deref(),
-                Some(shown.as_str()),
-                "{path}.{}",
-                field.key
-            );
-            *checked += 1;
-        }
-    }
-    let config = good("pools: [{}]");
-    let effective = serde_json::to_value(serde_yaml_like(&config.effective_yaml())).unwrap();
-    let mut checked = 0;
-    check(table::ROOT, "", &effective, &mut checked);
-    assert!(checked > 25, "{checked}");
-}
-
-/// The effective file's maps as JSON: enough of YAML for what is written there.
-fn serde_yaml_like(text: &str) -> serde_json::Value {
-    let mut stack: Vec<(usize, serde_json::Map<String, serde_json::Value>, String)> =
-        vec![(0, serde_json::Map::new(), String::new())];
-    for line in text.lines() {
-        let indent = line.len() - line.trim_start().len();
-        let Some((key, value)) = line.trim().split_once(':') else {
-            continue;
-        };
-        if key.starts_with('-') {
-            continue;
-        }
-        while stack.last().is_some_and(|(at, ..)| *at > indent) {
-            let (_, map, name) = stack.pop().unwrap();
-            stack.last_mut().unwrap().1.insert(name, map.into());
-        }
-        let value = value.trim();
-        if value.is_empty() {
-            stack.push((indent + 2, serde_json::Map::new(), key.to_owned()));
-        } else {
-            let value = serde_json::from_str(value).unwrap_or_else(|_| value.into());
-            stack.last_mut().unwrap().1.insert(key.to_owned(), value);
-        }
-    }
-    while stack.len() > 1 {
-        let (_, map, name) = stack.pop().unwrap();
-        stack.last_mut().unwrap().1.insert(name, map.into());
-    }
-    stack.pop().unwrap().1.into()
-}
-
-#[test]
-fn the_reference_page_is_the_tables() {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/configuration.md");
-    let page = std::fs::read_to_string(path).unwrap();
-    let table = reference_markdown();
+fn a_profile_without_a_picker_gets_the_declared_one() {
+    let (config, warnings) = parse(PREFIX);
+    let profile = &config.scheduler.profiles[0];
+    assert_eq!(&*profile.plugins.last().unwrap().plugin, "picker");
     assert!(
-        page.contains(table.trim()),
-        "docs/configuration.md differs from the table; it should have:\n{table}"
+        warnings
+            .contains(&"f:25: schedulingProfiles[0]: names no picker and gets `picker`".to_owned())
     );
 }
 
-proptest! {
-    #[test]
-    fn any_text_is_survived(text in prop_oneof![
-        ".{0,80}",
-        "((server|pools|plugins|telemetry|- name|  type): ?([a-z0-9\\[\\]{}&*!|>-]{0,6})?\n){0,6}",
-        "[\\[{:,\\- \n]{0,200}",
-    ]) {
-        let _ = Config::parse(&text, "f");
-        let _ = parse_endpoints(&text, "f");
-    }
-
-    #[test]
-    fn a_changed_byte_is_survived(index in 0..FULL.len(), byte in 0x20..0x7f_u8) {
-        let mut text = FULL.as_bytes().to_vec();
-        text[index] = byte;
-        let text = String::from_utf8(text).unwrap();
-        if let Ok((config, _)) = Config::parse(&text, "f") {
-            prop_assert_eq!(good(&config.effective_yaml()), config);
-        }
-    }
+#[test]
+fn without_profiles_every_filter_scorer_and_picker_is_used() {
+    let (config, _) = parse(SESSIONS);
+    let profile = &config.scheduler.profiles[0];
+    let names: Vec<_> = profile
+        .plugins
+        .iter()
+        .map(|plugin| &*plugin.plugin)
+        .collect();
+    assert_eq!(&*profile.name, "default");
+    assert_eq!(
+        names,
+        [
+            "active-request-scorer",
+            "session-affinity-scorer",
+            "utilization-filter",
+            "weighted-random-picker"
+        ]
+    );
 }
 
 #[test]
-fn deep_nesting_is_refused_with_its_line() {
-    for text in [
-        "[".repeat(100_000),
-        "- ".repeat(50_000),
-        "a:\n".to_owned() + &" ".repeat(5000) + "b: 1",
-        "{a: ".repeat(100_000),
-    ] {
-        assert!(wrong(&text).contains("nested deeper"), "{}", &text[..20]);
+fn flow_control_without_its_gate_is_checked_and_has_no_effect() {
+    let (_, warnings) = parse(SESSIONS);
+    assert_eq!(
+        warnings,
+        ["f:35: flowControl: has no effect: its feature gate is off"]
+    );
+}
+
+#[test]
+fn parameters_of_built_in_plugins_reach_the_scraper() {
+    let config = good(SESSIONS);
+    assert_eq!(config.scrape_interval, Duration::from_millis(100));
+    assert_eq!(config.engine, wicketgate_config::Engine::Sglang);
+    let own = format!("{SESSIONS}telemetry: {{interval: 1s, engine: vllm}}\n");
+    let (config, warnings) = parse(&own);
+    assert_eq!(config.scrape_interval, Duration::from_secs(1));
+    assert_eq!(config.engine, wicketgate_config::Engine::Vllm);
+    assert_eq!(
+        warnings[..2],
+        [
+            "f:9: plugins[0].parameters.interval: has no effect: `telemetry.interval` is set",
+            "f:13: plugins[1].parameters.defaultEngine: has no effect: `telemetry.engine` is set"
+        ]
+    );
+}
+
+#[test]
+fn a_deprecated_parser_section_is_accepted_with_a_warning() {
+    let (config, warnings) = parse("parser: {pluginRef: openai-parser}\n");
+    assert_eq!(config, good(""));
+    assert_eq!(
+        warnings,
+        ["f:1: parser: is deprecated; use `requestHandler.parsers`"]
+    );
+}
+
+#[test]
+fn an_unused_plugin_is_worth_a_warning() {
+    let (_, warnings) = parse(
+        "plugins:\n- type: queue-scorer\n- type: lora-affinity-scorer\nschedulingProfiles:\n- name: a\n  plugins: [{pluginRef: queue-scorer}]\n",
+    );
+    assert_eq!(
+        warnings,
+        ["f:3: plugins[1]: `lora-affinity-scorer` is used by no profile"]
+    );
+}
+
+#[test]
+fn unset_and_zero_differ() {
+    let breaker = |text: &str| {
+        good(&format!("pools: [{{{text}}}]")).pools[0]
+            .policy
+            .clone()
+    };
+    assert_eq!(breaker("").health.failures, 5);
+    assert_eq!(breaker("breaker: {failures: 0}").health.failures, 0);
+    assert_eq!(breaker("").slow_start.window, 10_000_000_000);
+    assert_eq!(breaker("slowStart: {window: 0s}").slow_start.window, 0);
+    assert_eq!(good("scheduler: {seed: 0}").seed, Some(0));
+    assert_eq!(
+        good("server: {drainTimeout: 0s}").drain_timeout,
+        Duration::ZERO
+    );
+    assert!(
+        good("upstream: {retryBackoff: []}")
+            .retry_backoff
+            .is_empty()
+    );
+    let weights = "plugins: [{type: queue-scorer}]\nschedulingProfiles: [{name: a, plugins: [{pluginRef: queue-scorer, weight: 0}]}]";
+    assert_eq!(
+        good(weights).scheduler.profiles[0].plugins[0].weight,
+        Some(0.0)
+    );
+}
+
+#[test]
+fn an_empty_key_counts_as_absent_and_is_said() {
+    let (config, warnings) = parse("server:\n  httpPort:\n  tls: ~\npools:\n");
+    assert_eq!(config, good(""));
+    let said = |line, key| format!("f:{line}: {key}: is empty and counts as absent");
+    assert_eq!(
+        warnings,
+        [
+            said(2, "server.httpPort"),
+            said(3, "server.tls"),
+            said(4, "pools")
+        ]
+    );
+    assert_eq!(
+        wrong("server: {tls: {certFile: ~, keyFile: k}}"),
+        "f:1: server.tls: `certFile` is empty: Certificate chain, PEM; read again when it changes."
+    );
+}
+
+#[test]
+fn every_section_arrives() {
+    let config = good(OURS);
+    assert_eq!(
+        (config.bind, config.http_port),
+        ("127.0.0.1".parse::<IpAddr>().unwrap(), 8081)
+    );
+    assert_eq!((config.max_body, config.workers), (3 << 19, 2));
+    assert_eq!(config.decision_timeout, Duration::from_secs(90));
+    assert!(config.expose_served_by && config.access_log);
+    let tls = config.tls.ext_proc.as_ref().unwrap();
+    assert_eq!(tls.client_ca, Some(PathBuf::from("/tls/ca.crt")));
+    assert_eq!(config.tls.http.as_ref().unwrap().client_ca, None);
+    let pool = &config.pools[0];
+    assert_eq!(pool.models, ["m1", "2024"]);
+    assert_eq!(
+        (
+            pool.endpoints[0].weight,
+            pool.endpoints[0].labels["zone"].as_str()
+        ),
+        (0, "1")
+    );
+    assert_eq!(pool.endpoints[1].address, "[2001:db8::1]:8000");
+    assert_eq!(
+        pool.endpoints_file,
+        Some(PathBuf::from("/etc/wicketgate/endpoints.yaml"))
+    );
+    assert_eq!(pool.policy.stale_after, 3_000_000_000);
+    assert_eq!(
+        (config.pools[0].default, config.pools[1].default),
+        (false, true)
+    );
+    assert_eq!(config.pools[1].endpoints[0].address, "vllm-0.vllm:443");
+    assert_eq!(config.pools[1].policy.explore, 0.01);
+    assert_eq!(config.total_timeout, Duration::from_secs(300));
+    assert_eq!(config.upstream_ca, Some(PathBuf::from("/tls/engines.crt")));
+    assert_eq!(
+        config.bearer_token(),
+        Some(Secret::File("/secrets/token".into()))
+    );
+    assert_eq!((config.seed, config.record_decisions), (Some(u64::MAX), 10));
+    assert_eq!(
+        (config.scrape_jitter, config.scrape_max_page),
+        (0.0, 1_000_000)
+    );
+    let plain = serde_json::to_value(&config).unwrap();
+    assert_eq!(plain["pools"][0]["endpoints"][1]["engine"], "sglang");
+}
+
+#[test]
+fn the_effective_file_of_an_empty_one_names_every_plugin() {
+    let effective = good("").effective_yaml();
+    for plugin in SchedulerSpec::default_ours().plugins {
+        let line = format!("  - type: {}\n", plugin.plugin.type_name());
+        assert!(effective.contains(&line), "{line} is not in\n{effective}");
     }
+    assert_eq!(good(&effective), good(""));
+}
+
+#[test]
+fn backends_without_a_file() {
+    let urls = [
+        "http://127.0.0.1:8001".to_owned(),
+        "127.0.0.1:8002".to_owned(),
+    ];
+    let config = Config::from_backends(&urls).unwrap();
+    let endpoints = config.pools[0].endpoints.iter();
+    let addresses: Vec<_> = endpoints
+        .map(|endpoint| endpoint.address.as_str())
+        .collect();
+    assert_eq!(addresses, ["127.0.0.1:8001", "127.0.0.1:8002"]);
+    assert!(config.pools[0].default);
+    assert_eq!(good(&config.effective_yaml()), config);
+    let said = |urls: &[&str]| {
+        let urls: Vec<_> = urls.iter().map(|url| (*url).to_owned()).collect();
+        Config::from_backends(&urls).unwrap_err().to_string()
+    };
+    assert!(
+        said(&["nonsense"])
+            .starts_with("--backend: pools[0].endpoints[0].address: `nonsense` is no endpoint")
+    );
+    assert!(
+        said(&["a:1", "http://a:1"]).contains("`a:1` is the address of pools[0].endpoints[0] too")
+    );
+}
+
+#[test]
+fn backends_beside_a_file_without_pools() {
+    let config = good(LLMD)
+        .with_backends(&["10.0.0.1:8000".to_owned()])
+        .unwrap();
+    assert_eq!(config.pools[0].endpoints[0].address, "10.0.0.1:8000");
+    assert_eq!(config.scheduler, good(LLMD).scheduler);
+    let both = good(OURS).with_backends(&["a:1".to_owned()]).unwrap_err();
+    assert_eq!(
+        both.to_string(),
+        "--backend: the file has pools already; give endpoints in one place"
+    );
+}
+
+#[test]
+fn an_endpoints_file_goes_with_the_transport_of_the_configuration() {
+    let https = "endpoints: [{address: \"https://a:1\"}]";
+    assert_eq!(parse_endpoints(https, "e").unwrap()[0].tls, Some(true));
+    assert_eq!(good(OURS).read_endpoints(https, "e").unwrap().len(), 1);
+    let said = good("").read_endpoints(https, "e").unwrap_err().to_string();
+    assert_eq!(
+        said,
+        "e:1: endpoints[0].address: `https://` needs `upstream.tls`, which is not set"
+    );
+}
+
+#[test]
+fn a_file_that_is_not_there() {
+    let said = Config::load("/no/such/file.yaml".as_ref())
+        .unwrap_err()
+        .to_string();
+    assert!(
+        said.starts_with("/no/such/file.yaml: cannot be read: No such file"),
+        "{said}"
+    );
+}
+
+#[test]
+fn sessions_take_their_parameters() {
+    let config = good(SESSIONS);
+    let session = config
+        .scheduler
+        .plugins
+        .iter()
+        .find_map(|instance| match &instance.plugin {
+            PluginSpec::SessionAffinityScorer(session) => Some(session),
+            _ => None,
+        });
+    assert_eq!(session.unwrap().session_id_config.eviction_ttl_seconds, 600);
+}
+
+#[test]
+fn deep_nesting_is_refused() {
+    for (text, said) in [
+        ("[".repeat(65), "f:1: nested deeper than 64 levels"),
+        ("- ".repeat(50_000), "f:1: nested deeper than 64 levels"),
+        ("{a: ".repeat(65), "f:1: nested deeper than 64 levels"),
+        (
+            "[".repeat(100_000),
+            "f:1: not YAML: recursion limit exceeded",
+        ),
+        ("a".repeat(5 << 20), "f: longer than 4194304 bytes"),
+    ] {
+        assert_eq!(wrong(&text), said);
+    }
+    let deep = format!("a:\n{}b: 1", " ".repeat(5000));
+    assert!(wrong(&deep).starts_with("f:1: a: unknown key `a`"));
+    let quoted = format!("observability: {{logLevel: \"{}\"}}", "[".repeat(100));
+    assert!(wrong(&quoted).contains("is not valid; expected one of error"));
+}
+
+#[test]
+fn faults_without_end_are_counted() {
+    let many: String = (0..1000)
+        .map(|index| format!("zebra{index}: 1\n"))
+        .collect();
+    let said = wrong(&many);
+    assert_eq!(said.lines().count(), 201);
+    assert_eq!(said.lines().last(), Some("f: and 800 more faults"));
 }

@@ -347,7 +347,7 @@ impl Front {
                     if let Some(guard) = &walk.guard {
                         guard.failed(target.id, true);
                     }
-                    tracing::debug!(address = %target.address, ?failure, "endpoint failed");
+                    tracing::debug!(address = %target.address, %failure, "endpoint failed");
                     last = (failure.safe_to_retry(), outcome_of(&failure));
                     if !last.0 {
                         break;
@@ -442,15 +442,19 @@ async fn read(
     let end = incoming.is_end_stream();
     let mut commands = walk.on(Event::RequestHeaders { head, end });
     loop {
+        let mut refused = None;
         for command in commands {
             match command {
                 Command::Ask(ask) => return Ok((ask, held)),
                 Command::Reply(outcome) => {
                     walk.outcome = Some(outcome.reason());
-                    return Err(outcome);
+                    refused = Some(outcome);
                 }
                 other => walk.carry_out(other),
             }
+        }
+        if let Some(outcome) = refused {
+            return Err(outcome);
         }
         let event = match incoming.frame().await {
             None => Event::RequestBody {

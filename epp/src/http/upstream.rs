@@ -93,17 +93,22 @@ impl Drop for Link {
 }
 
 /// Why an endpoint gave no answer.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub(super) enum Failure {
     /// No connection: nothing was sent.
+    #[error("no connection: {0}")]
     Connect(std::io::Error),
     /// The connection took too long: nothing was sent.
+    #[error("no connection in time")]
     ConnectTimeout,
-    /// A reused connection turned out closed before the request was written.
+    /// The connection closed before the request was written.
+    #[error("the connection closed before the request was written")]
     NotSent,
     /// The endpoint broke off after the request went out.
+    #[error("broken off: {0}")]
     Broken(hyper::Error),
     /// No headers in time.
+    #[error("no answer in time")]
     FirstByteTimeout,
 }
 

@@ -1,0 +1,86 @@
+//! Load with everything going wrong at once. Short by default; `make soak` runs it for five minutes.
+
+use std::{sync::Arc, time::Duration};
+
+use wicketgate_bench::load::{LoadSpec, Silent, plan, run};
+use wicketgate_sim::engine::Failure;
+use wicketgate_testkit::{
+    TempDir,
+    cluster::{Command, Front, addresses, engines},
+};
+
+use crate::wicketgate;
+
+fn seconds() -> u64 {
+    std::env::var("WICKETGATE_SOAK_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(8)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn soak_ends_with_nothing_held() {
+    let engines = Arc::new(engines(5).await);
+    let all = addresses(&engines);
+    let files = TempDir::new();
+    let list = |of: &[std::net::SocketAddr]| {
+        let lines: String = of.iter().map(|address| format!("- address: {address}\n")).collect();
+        format!("endpoints:\n{lines}")
+    };
+    let file = files.write("endpoints.yaml", &list(&all));
+    let pool = format!("  endpointsFile: {}\n", file.display());
+    let upstream = "upstream: {firstByteTimeout: 2s, totalTimeout: 3s}\n";
+    let front = Front::start_with(wicketgate(), Command::Serve, &pool, "", upstream, &[]).await;
+    front.wait_scraped(5).await;
+    let spec = |seed, duration| LoadSpec {
+        rate: 150.0,
+        duration,
+        cancel_share: 0.1,
+        cancel_after: Duration::from_millis(20),
+        seed,
+        ..LoadSpec::default()
+    };
+    let target = Arc::from([front.data]);
+    // Warm-up: buffers, connections and metric series come into being.
+    run(plan(&spec(1, Duration::from_secs(seconds() / 4 + 2))), Arc::clone(&target), "/v1/chat/completions", &Silent).await;
+    let before = front.process.resident();
+
+    let faults = {
+        let engines = Arc::clone(&engines);
+        let all = all.clone();
+        let (file, list) = (file.clone(), list);
+        tokio::spawn(async move {
+            let mut rng = fastrand::Rng::with_seed(7);
+            for round in 0_usize.. {
+                let index = rng.usize(..engines.len());
+                let failure = match round % 5 {
+                    0 => Failure { status: Some(500), rate: Some(0.5), ..Failure::default() },
+                    1 => Failure { cut_after: Some(3), ..Failure::default() },
+                    2 => Failure { stall_after: Some(3), ..Failure::default() },
+                    3 => Failure { slow_ms: 300, ..Failure::default() },
+                    _ => Failure { status: Some(503), ..Failure::default() },
+                };
+                engines[index].set_failure(failure);
+                let keep = 2 + rng.usize(..all.len() - 1);
+                std::fs::write(&file, list(&all[..keep.min(all.len())])).unwrap();
+                tokio::time::sleep(Duration::from_millis(700)).await;
+                engines[index].set_failure(Failure::default());
+            }
+        })
+    };
+    let report = run(plan(&spec(2, Duration::from_secs(seconds()))), target, "/v1/chat/completions", &Silent).await;
+    faults.abort();
+    let requests = report.requests;
+    assert_eq!(requests.offered, requests.ok + requests.shed + requests.failed + requests.cancelled);
+    assert!(requests.ok > requests.offered / 2, "{requests:?}");
+    front.assert_guards_at_zero().await;
+    for engine in engines.iter() {
+        wicketgate_testkit::eventually("no request in an engine", || async {
+            (engine.stats().running + engine.stats().waiting == 0).then_some(())
+        })
+        .await;
+    }
+    let after = front.process.resident();
+    eprintln!("soak: {requests:?}; resident {} KiB before, {} KiB after", before >> 10, after >> 10);
+    assert!(after <= before + before / 10 + (4 << 20), "{before} to {after} bytes");
+    let explained = |line: &str| line.contains("scrape") || line.contains("endpoints") || line.contains("ready");
+    let odd: Vec<String> = front.process.words().into_iter().filter(|line| !explained(line)).collect();
+    assert!(odd.is_empty(), "log lines that nothing explains: {odd:?}");
+}

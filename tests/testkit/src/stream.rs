@@ -1,0 +1,178 @@
+//! A scripted Envoy: speaks ext_proc to a picker, message by message.
+
+use std::{
+    net::SocketAddr,
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use bytes::Bytes;
+use hyper::client::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::{net::TcpStream, sync::mpsc, task::JoinHandle};
+use tonic::{Status, Streaming, body::Body, client::Grpc};
+use tonic_prost::ProstCodec;
+use wicketgate_epp::extproc::proto::{
+    HeaderMap, HeaderValue, HttpBody, HttpHeaders, HttpTrailers, Phase, ProcessingRequest,
+    ProcessingResponse, ProtocolConfiguration,
+};
+
+const PROCESS: &str = "/envoy.service.ext_proc.v3.ExternalProcessor/Process";
+
+/// An HTTP/2 connection as a gRPC channel.
+#[derive(Clone)]
+struct Channel(http2::SendRequest<Body>);
+
+impl tower_service::Service<http::Request<Body>> for Channel {
+    type Response = http::Response<hyper::body::Incoming>;
+    type Error = hyper::Error;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, hyper::Error>> + Send>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), hyper::Error>> {
+        self.0.poll_ready(context)
+    }
+
+    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+        Box::pin(self.0.send_request(request))
+    }
+}
+
+/// A connection to a picker.
+pub struct Proxy {
+    channel: Channel,
+    address: SocketAddr,
+    driver: JoinHandle<()>,
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.driver.abort();
+    }
+}
+
+impl Proxy {
+    /// Connects to a picker.
+    pub async fn connect(address: SocketAddr) -> Proxy {
+        let stream = TcpStream::connect(address).await.unwrap();
+        stream.set_nodelay(true).unwrap();
+        let handshake = http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await;
+        let (sender, connection) = handshake.unwrap();
+        let driver = tokio::spawn(async move { drop(connection.await) });
+        Proxy {
+            channel: Channel(sender),
+            address,
+            driver,
+        }
+    }
+
+    /// Opens a stream for one request.
+    pub async fn open(&self, modes: (i32, i32)) -> Exchange {
+        let origin = format!("http://{}", self.address).parse().unwrap();
+        let mut grpc = Grpc::with_origin(self.channel.clone(), origin);
+        grpc.ready().await.unwrap();
+        let (to, from) = mpsc::channel(64);
+        let codec = ProstCodec::<ProcessingRequest, ProcessingResponse>::default();
+        let path = http::uri::PathAndQuery::from_static(PROCESS);
+        let request = tonic::Request::new(Outbound(from));
+        let answers = grpc.streaming(request, path, codec).await.unwrap().into_inner();
+        Exchange {
+            to,
+            answers,
+            modes: Some(ProtocolConfiguration {
+                request_body_mode: modes.0,
+                response_body_mode: modes.1,
+            }),
+        }
+    }
+}
+
+struct Outbound(mpsc::Receiver<ProcessingRequest>);
+
+impl futures_core::Stream for Outbound {
+    type Item = ProcessingRequest;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.0.poll_recv(context)
+    }
+}
+
+/// One request's stream.
+pub struct Exchange {
+    to: mpsc::Sender<ProcessingRequest>,
+    answers: Streaming<ProcessingResponse>,
+    modes: Option<ProtocolConfiguration>,
+}
+
+/// Headers as Envoy sends them.
+pub fn headers(lines: &[(&str, &str)]) -> Option<HeaderMap> {
+    let header = |(key, value): &(&str, &str)| HeaderValue {
+        key: Bytes::copy_from_slice(key.as_bytes()),
+        value: Bytes::new(),
+        raw_value: Bytes::copy_from_slice(value.as_bytes()),
+    };
+    Some(HeaderMap {
+        headers: lines.iter().map(header).collect(),
+    })
+}
+
+impl Exchange {
+    /// Sends a phase.
+    pub async fn send(&mut self, phase: Phase) {
+        let message = ProcessingRequest {
+            phase: Some(phase),
+            metadata_context: Bytes::new(),
+            observability_mode: false,
+            protocol_config: self.modes.take(),
+        };
+        self.to.send(message).await.unwrap();
+    }
+
+    /// Sends the caller's headers.
+    pub async fn request_headers(&mut self, method: &str, path: &str, end: bool) {
+        let headers = headers(&[(":method", method), (":path", path), (":authority", "gateway")]);
+        self.send(Phase::RequestHeaders(HttpHeaders {
+            headers,
+            end_of_stream: end,
+        }))
+        .await;
+    }
+
+    /// Sends a piece of the caller's body.
+    pub async fn request_body(&mut self, data: impl Into<Bytes>, end: bool) {
+        self.send(Phase::RequestBody(HttpBody {
+            body: data.into(),
+            end_of_stream: end,
+        }))
+        .await;
+    }
+
+    /// Sends the caller's trailers.
+    pub async fn request_trailers(&mut self) {
+        self.send(Phase::RequestTrailers(HttpTrailers {})).await;
+    }
+
+    /// Sends the endpoint's headers.
+    pub async fn response_headers(&mut self, status: &str, end: bool) {
+        let headers = headers(&[(":status", status), ("content-type", "application/json")]);
+        self.send(Phase::ResponseHeaders(HttpHeaders {
+            headers,
+            end_of_stream: end,
+        }))
+        .await;
+    }
+
+    /// Sends a piece of the endpoint's body.
+    pub async fn response_body(&mut self, data: impl Into<Bytes>, end: bool) {
+        self.send(Phase::ResponseBody(HttpBody {
+            body: data.into(),
+            end_of_stream: end,
+        }))
+        .await;
+    }
+
+    /// The next answer; `None` when the picker has closed its side properly.
+    pub async fn answer(&mut self) -> Result<Option<ProcessingResponse>, Status> {
+        let waited = tokio::time::timeout(crate::PATIENCE, self.answers.message()).await;
+        waited.expect("no answer in time")
+    }
+}
