@@ -4,7 +4,7 @@
 //! is the prefix of the next one's prompt, as with a real tokeniser. Other text is cut into pieces of at most four
 //! characters at word borders, about as long as real tokens are.
 
-use std::sync::Arc;
+use std::fmt::Write as _;
 
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -20,17 +20,24 @@ const HEADS: [&str; 16] = [
     "ba", "co", "de", "fi", "gu", "ha", "jo", "ka", "li", "mo", "nu", "pa", "ro", "se", "ti", "vu",
 ];
 
-/// The word of a generated token: three syllables.
-pub fn word(token: u32) -> String {
-    let syllable = |shift: u32| {
+/// Appends the text of a token: three syllables for a generated word, `<|id|>` for anything else, whose text is
+/// not known any more.
+pub fn push_word(token: u32, text: &mut String) {
+    if token >= WORDS {
+        let _ = write!(text, "<|{token}|>");
+        return;
+    }
+    for shift in [8, 4, 0] {
         let index = (token >> shift) & 15;
-        HEADS.get(index as usize).copied().unwrap_or_default()
-    };
-    [syllable(8), syllable(4), syllable(0)].concat()
+        text.push_str(HEADS.get(index as usize).copied().unwrap_or_default());
+    }
 }
 
-/// The token of a generated word.
+/// The token of a text that [`push_word`] made.
 fn known(piece: &str) -> Option<u32> {
+    if let Some(rest) = piece.strip_prefix("<|") {
+        return rest.strip_suffix("|>")?.parse().ok();
+    }
     if piece.len() != 6 || !piece.is_ascii() {
         return None;
     }
@@ -42,10 +49,16 @@ fn known(piece: &str) -> Option<u32> {
     Some(syllable(0)? << 8 | syllable(2)? << 4 | syllable(4)?)
 }
 
-/// The text of generated tokens, each but the first of a text after a space.
+/// The text of tokens, each but the first after a space. [`tokenize`] reads it back to the same tokens.
 pub fn detokenize(tokens: &[u32]) -> String {
-    let words: Vec<String> = tokens.iter().map(|token| word(*token)).collect();
-    words.join(" ")
+    let mut text = String::with_capacity(tokens.len() * 7);
+    for (index, token) in tokens.iter().enumerate() {
+        if index > 0 {
+            text.push(' ');
+        }
+        push_word(*token, &mut text);
+    }
+    text
 }
 
 /// The tokens of a text.
@@ -75,16 +88,23 @@ fn push_pieces(piece: &str, tokens: &mut Vec<u32>) {
     }
 }
 
-/// The prompt of a chat: for each message a mark of its role, its text, an end mark; then the assistant's mark.
-pub fn chat<'a>(messages: impl IntoIterator<Item = (&'a str, &'a str)>) -> Arc<[u32]> {
+/// The prompt of a chat: for each message a mark of its role, its text, an end mark; then, with `generation`, the
+/// mark of the assistant, whose answer comes next. A chat's prompt and its answer are the head of the next turn's
+/// prompt.
+pub fn chat<'a>(
+    messages: impl IntoIterator<Item = (&'a str, &'a str)>,
+    generation: bool,
+) -> Vec<u32> {
     let mut tokens = Vec::new();
     for (role, text) in messages {
         tokens.push(mark(role));
         push_text(text, &mut tokens);
         tokens.push(END);
     }
-    tokens.push(mark("assistant"));
-    tokens.into()
+    if generation {
+        tokens.push(mark("assistant"));
+    }
+    tokens
 }
 
 fn mark(role: &str) -> u32 {
@@ -97,23 +117,33 @@ mod tests {
 
     #[test]
     fn generated_words_read_back_as_their_tokens() {
-        let tokens: Vec<u32> = (0..WORDS).collect();
+        let mut tokens: Vec<u32> = (0..WORDS).collect();
+        tokens.extend([WORDS, PIECES, u32::MAX]);
         assert_eq!(tokenize(&detokenize(&tokens)), tokens);
     }
 
     #[test]
     fn the_next_turn_begins_with_the_last_one() {
-        let first = chat([("system", "Be brief."), ("user", "Hello there")]);
+        let first = chat([("system", "Be brief."), ("user", "Hello there")], true);
         let answer = detokenize(&[7, 99, 4095]);
-        let second = chat([("system", "Be brief."), ("user", "Hello there"), ("assistant", &answer), ("user", "More")]);
-        let mut expected = first.to_vec();
+        let second = chat(
+            [
+                ("system", "Be brief."),
+                ("user", "Hello there"),
+                ("assistant", &answer),
+                ("user", "More"),
+            ],
+            true,
+        );
+        let mut expected = first;
         expected.extend([7, 99, 4095]);
         assert_eq!(&second[..expected.len()], expected);
     }
 
     #[test]
     fn other_text_has_about_four_characters_a_token() {
-        let tokens = tokenize("The gateway receives a request and decides which replica answers it");
+        let tokens =
+            tokenize("The gateway receives a request and decides which replica answers it");
         assert_eq!(tokens.len(), 18);
         assert!(tokens.iter().all(|token| *token >= PIECES));
         assert_eq!(tokenize("日本語🙂テスト").len(), 2);

@@ -20,17 +20,14 @@ use wicketgate_epp::{
     configure::{Fronts, gateway_spec},
     gateway::Gateway,
 };
-use wicketgate_sim::{
-    engine::{EngineConfig, EngineHandle, spawn},
-    step::StepModel,
-};
+use wicketgate_sim::engine::{EngineConfig, EngineHandle, spawn};
 
 use super::{fail, log, print, runtime};
 
 const PATH: &str = "/v1/chat/completions";
 const PROFILE: &str = "h100-llama3.1-8b-tp1";
-/// Wall time per model time of each engine: the last one is an older card.
-const ENGINES: [f64; 4] = [1.0, 1.0, 1.0, 2.5];
+/// How fast each engine is: the last one is an older card.
+const ENGINES: [f64; 4] = [1.0, 1.0, 1.0, 0.4];
 /// The load was not offered as planned.
 const INVALID: u8 = 3;
 
@@ -109,9 +106,8 @@ async fn engines() -> std::io::Result<Vec<EngineHandle>> {
     let mut engines = Vec::new();
     for (seed, time_scale) in (0..).zip(ENGINES) {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
-        let model = StepModel::profile(PROFILE).unwrap_or_else(StepModel::instant);
         let config = EngineConfig {
-            model,
+            profile: PROFILE.to_owned(),
             time_scale,
             seed,
             ..EngineConfig::default()
@@ -169,7 +165,7 @@ async fn tour(args: &DemoArgs) -> Result<ExitCode, Box<dyn std::error::Error>> {
     let front = envoy.as_ref().map_or(gateway.http, |(_, address)| Some(*address));
     let front = front.ok_or("the gateway has no address")?;
     let report = phase(args, mode, vec![front]).await;
-    let seen: Vec<u64> = four.iter().map(EngineHandle::requests).collect();
+    let seen: Vec<u64> = four.iter().map(|engine| engine.stats().requests).collect();
     let held = gateway.held();
     let left: u64 = held.iter().map(|(_, held)| held.running + held.waiting).sum();
     drop(envoy);

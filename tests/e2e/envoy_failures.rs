@@ -44,7 +44,7 @@ async fn an_engine_that_breaks_off_is_seen() {
     picker.assert_guards_at_zero().await;
     let answer = chat_call(gateway.address, &[("x-emulator-failure", "status=500")]).await;
     assert_eq!(answer.status, 500);
-    assert_eq!(answer.json()["error"]["message"], "injected failure");
+    assert_eq!(answer.json()["error"]["message"], "Injected failure 500.");
     let answer = chat_call(gateway.address, &[("x-emulator-failure", "wrong-usage")]).await;
     assert_eq!(answer.status, 200);
     assert_eq!(picker.metric(&["requests_total", "upstream_5xx"]).await, 1.0);

@@ -38,7 +38,7 @@ async fn picks_are_honoured_and_spread() {
         assert_eq!(line["served"].as_str(), picked.split(',').next(), "{line}");
         assert_eq!(line["upstream"], line["served"], "{line}");
     }
-    assert!(engines.iter().all(|engine| engine.requests() > 0));
+    assert!(engines.iter().all(|engine| engine.stats().requests > 0));
     picker.assert_guards_at_zero().await;
     assert_eq!(picker.metric(&["requests_total", "outcome=\"ok\""]).await, 20.0);
     assert_eq!(picker.metric(&["tokens_total", "completion"]).await, 60.0);
@@ -59,7 +59,7 @@ async fn a_dead_endpoint_is_passed_over() {
         let answer = chat_call(gateway.address, &[]).await;
         assert_eq!(answer.status, 200, "{answer:?}");
     }
-    assert_eq!(alive[0].requests(), 10);
+    assert_eq!(alive[0].stats().requests, 10);
     let lines = gateway.log(10).await;
     let passed_over = lines.iter().filter(|line| line["attempts"] == 2).count();
     assert!(passed_over > 0, "{lines:?}");
@@ -117,7 +117,7 @@ async fn the_callers_own_destination_is_ignored() {
         ("x-emulator-echo", "1"),
     ];
     let echoed = call(gateway.address, "POST", "/v1/x", &headers, "{}").await.json();
-    assert_eq!(outside.requests(), 0);
+    assert_eq!(outside.stats().requests, 0);
     let names: Vec<&str> = echoed["headers"].as_array().unwrap().iter().map(|pair| pair[0].as_str().unwrap()).collect();
     assert!(!names.contains(&"x-prefiller-host-port") && !names.contains(&"x-gateway-destination-endpoint-subset"), "{names:?}");
     let destination = echoed["headers"].as_array().unwrap().iter().find(|pair| pair[0] == "x-gateway-destination-endpoint");
@@ -148,13 +148,13 @@ async fn the_subset_hint_restricts_by_address_and_port() {
     let last = endpoints[1];
     // Both endpoints have one IP: only the port tells them apart.
     for value in [format!("[\"{last}\"]"), format!("\"{last}, 10.0.0.9:1\"")] {
-        let before = engines[0].requests();
+        let before = engines[0].stats().requests;
         let gateway = Gateway::start(&envoy, OVERRIDE_HOST, &picker, &endpoints, |config| block(&config, "subset", &subset(&value))).await;
         for _ in 0..4 {
             assert_eq!(chat_call(gateway.address, &[]).await.status, 200);
             assert_eq!(call(gateway.address, "GET", "/v1/models", &[], "").await.status, 200);
         }
-        assert_eq!(engines[0].requests(), before, "{value}");
+        assert_eq!(engines[0].stats().requests, before, "{value}");
         assert!(gateway.log(8).await.iter().all(|line| line["upstream"] == last.to_string()));
     }
     // S07: a subset that names nobody of the pool is 503, not anybody.
@@ -185,7 +185,7 @@ async fn endpoints_come_and_go_by_file() {
     picker.wait_scraped(1).await;
     let gateway = Gateway::start(&envoy, OVERRIDE_HOST, &picker, &endpoints, |config| config).await;
     assert_eq!(chat_call(gateway.address, &[]).await.status, 200);
-    assert_eq!((engines[0].requests(), engines[1].requests()), (1, 0));
+    assert_eq!((engines[0].stats().requests, engines[1].stats().requests), (1, 0));
 
     let begun = Begun::start(gateway.address, &[("x-emulator-failure", "stall=4")], 3).await;
     files.write("endpoints.yaml", &list(&endpoints[1..]));
@@ -199,7 +199,7 @@ async fn endpoints_come_and_go_by_file() {
     assert_eq!(picker.view("/debug/held").await["main"]["orphaned"], 1);
     picker.wait_scraped(1).await;
     assert_eq!(chat_call(gateway.address, &[]).await.status, 200);
-    assert_eq!(engines[1].requests(), 1);
+    assert_eq!(engines[1].stats().requests, 1);
     drop(begun);
     picker.assert_guards_at_zero().await;
 

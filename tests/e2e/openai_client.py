@@ -39,7 +39,7 @@ def completions():
 
 def embeddings():
     answer = client.embeddings.create(model="emulated", input=["a", "b"], encoding_format="float")
-    assert len(answer.data) == 2 and len(answer.data[0].embedding) == 8, answer
+    assert len(answer.data) == 2 and len(answer.data[0].embedding) > 0, answer
 
 
 def models():

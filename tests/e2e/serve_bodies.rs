@@ -90,7 +90,7 @@ async fn the_body_limit_is_exact() {
     assert!(early.starts_with("HTTP/1.1 413"), "{early}");
     front.assert_guards_at_zero().await;
     assert_eq!(front.metric(&["requests_total", "request_too_large"]).await, 4.0);
-    assert_eq!(engines[0].requests(), 0);
+    assert_eq!(engines[0].stats().requests, 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -158,7 +158,7 @@ async fn trailers_pass_both_ways() {
         assert_eq!((&echoed["body_len"], &echoed["trailers"][0][1]), (&2.into(), &"abc".into()), "{version:?}");
         // HTTP/1.1 trailers from the engine need `te`, which is a matter of one hop; HTTP/2 callers get them.
         if version == Version::H2 {
-            assert_eq!(answer.trailers.get("x-emulated-trailer").map(HeaderValue::as_bytes), None);
+            assert!(answer.trailers.is_empty(), "{:?}", answer.trailers);
         }
     }
 }
@@ -166,7 +166,7 @@ async fn trailers_pass_both_ways() {
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_without_a_body_and_odd_methods() {
     let (_engines, front) = front(1, "").await;
-    let cases = [("GET", "/v1/models", 200), ("HEAD", "/v1/models", 404), ("OPTIONS", "/v1/chat/completions", 405), ("POST", "/v1/chat/completions", 400), ("GET", "/health", 200)];
+    let cases = [("GET", "/v1/models", 200), ("HEAD", "/v1/models", 200), ("OPTIONS", "/v1/chat/completions", 405), ("POST", "/v1/chat/completions", 400), ("GET", "/health", 200)];
     for (method, path, status) in cases {
         let answer = call(front.data, method, path, &[("content-length", "0")], "").await;
         assert_eq!(answer.status, status, "{method} {path} {answer:?}");

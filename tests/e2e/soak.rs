@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use wicketgate_bench::load::{LoadSpec, Silent, plan, run};
-use wicketgate_sim::engine::Failure;
+use wicketgate_sim::engine::FailureConfig;
 use wicketgate_testkit::{
     TempDir,
     cluster::{Command, Front, addresses, engines},
@@ -51,17 +51,17 @@ async fn soak_ends_with_nothing_held() {
             for round in 0_usize.. {
                 let index = rng.usize(..engines.len());
                 let failure = match round % 5 {
-                    0 => Failure { status: Some(500), rate: Some(0.5), ..Failure::default() },
-                    1 => Failure { cut_after: Some(3), ..Failure::default() },
-                    2 => Failure { stall_after: Some(3), ..Failure::default() },
-                    3 => Failure { slow_ms: 300, ..Failure::default() },
-                    _ => Failure { status: Some(503), ..Failure::default() },
+                    0 => FailureConfig { status: Some(500), rate: 0.5, ..FailureConfig::default() },
+                    1 => FailureConfig { cut_after: Some(3), ..FailureConfig::default() },
+                    2 => FailureConfig { stall_after: Some(3), ..FailureConfig::default() },
+                    3 => FailureConfig { slow_ms: 300, ..FailureConfig::default() },
+                    _ => FailureConfig { status: Some(503), ..FailureConfig::default() },
                 };
-                engines[index].set_failure(failure);
+                engines[index].set_failure(failure).unwrap();
                 let keep = 2 + rng.usize(..all.len() - 1);
                 std::fs::write(&file, list(&all[..keep.min(all.len())])).unwrap();
                 tokio::time::sleep(Duration::from_millis(700)).await;
-                engines[index].set_failure(Failure::default());
+                engines[index].set_failure(FailureConfig::default()).unwrap();
             }
         })
     };

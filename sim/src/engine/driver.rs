@@ -1,175 +1,126 @@
-//! The task that owns the core: takes requests, computes steps, sleeps their time, tells each request.
+//! Runs the steps in time.
 
-use std::{
-    collections::HashMap,
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::{Instant, sleep_until};
 
-use crate::core::{CoreConfig, CoreStats, EngineCore, Job, Refused};
+use super::state::{Engine, Inner};
+use crate::Nanos;
 
-/// Commands that may wait for the running step.
-const INBOX: usize = 4096;
+/// Steps that are later than this are not caught up: the machine has no time for the load at this time scale.
+const MOST_BEHIND: Duration = Duration::from_secs(1);
+/// Steps without a wait before others get a turn.
+const STEPS_PER_TURN: u32 = 16;
 
-/// How far a request is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Progress {
-    pub(super) generated: u32,
-    pub(super) finished: bool,
-    pub(super) cached_tokens: u32,
-}
-
-enum Command {
-    Submit(Job, oneshot::Sender<Result<watch::Receiver<Progress>, Refused>>),
-    Abort(u64),
-    Reset(oneshot::Sender<bool>),
-}
-
-/// The way to the core.
-pub(super) struct Driver {
-    commands: mpsc::Sender<Command>,
-    stats: Arc<Mutex<CoreStats>>,
-    next_id: AtomicU64,
-}
-
-/// A request inside the core; its drop aborts it.
-pub(super) struct Ticket {
-    id: u64,
-    pub(super) progress: watch::Receiver<Progress>,
-    commands: mpsc::Sender<Command>,
-}
-
-impl Drop for Ticket {
-    fn drop(&mut self) {
-        if self.progress.borrow().finished {
-            return;
-        }
-        if let Err(mpsc::error::TrySendError::Full(abort)) = self.commands.try_send(Command::Abort(self.id)) {
-            let commands = self.commands.clone();
-            // A full inbox empties with the step; a closed one means that the engine is gone.
-            tokio::spawn(async move { commands.send(abort).await.ok() });
-        }
-    }
-}
-
-impl Driver {
-    /// A driver and the future that runs it.
-    pub(super) fn new(config: CoreConfig, time_scale: f64) -> (Driver, impl Future<Output = ()>) {
-        let (commands, inbox) = mpsc::channel(INBOX);
-        let core = EngineCore::new(config);
-        let stats = Arc::new(Mutex::new(core.stats()));
-        let run = run(core, inbox, Arc::clone(&stats), time_scale);
-        let driver = Driver {
-            commands,
-            stats,
-            next_id: AtomicU64::new(1),
-        };
-        (driver, run)
-    }
-
-    pub(super) fn stats(&self) -> CoreStats {
-        *self.stats.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Queues a request.
-    pub(super) async fn submit(&self, mut job: Job) -> Result<Ticket, Refused> {
-        job.id = self.next_id.fetch_add(1, Ordering::Relaxed);
-        let id = job.id;
-        let (answer, answered) = oneshot::channel();
-        // A closed inbox means that the engine is stopping: the same as a full one for the caller.
-        self.commands.send(Command::Submit(job, answer)).await.map_err(|_| Refused::QueueFull)?;
-        let progress = answered.await.map_err(|_| Refused::QueueFull)??;
-        Ok(Ticket {
-            id,
-            progress,
-            commands: self.commands.clone(),
-        })
-    }
-
-    /// Forgets the prefix cache; false while requests run.
-    pub(super) async fn reset(&self) -> bool {
-        let (answer, answered) = oneshot::channel();
-        self.commands.send(Command::Reset(answer)).await.is_ok() && answered.await.unwrap_or(false)
-    }
-}
-
-async fn run(
-    mut core: EngineCore,
-    mut inbox: mpsc::Receiver<Command>,
-    stats: Arc<Mutex<CoreStats>>,
-    time_scale: f64,
-) {
-    let mut followers: HashMap<u64, watch::Sender<Progress>> = HashMap::new();
-    let publish = |core: &EngineCore| {
-        *stats.lock().unwrap_or_else(PoisonError::into_inner) = core.stats();
-    };
+/// Computes steps for as long as it is polled.
+///
+/// A step ends when it is due, not when the timer says so: the next one starts then, so the rate of steps is exact
+/// although the timer is coarse.
+pub(super) async fn drive(engine: Arc<Engine>) {
+    let mut due = Instant::now();
+    let mut turn = 0;
     loop {
-        if core.idle() {
-            match inbox.recv().await {
-                Some(command) => take(command, &mut core, &mut followers),
-                None => return,
-            }
-        }
-        while let Ok(command) = inbox.try_recv() {
-            take(command, &mut core, &mut followers);
-        }
-        let out = core.step();
-        publish(&core);
-        let time = Duration::from_nanos(out.nanos).mul_f64(time_scale.max(0.0));
-        if time.is_zero() {
+        let Some(duration) = start(&engine) else {
+            engine.work.notified().await;
+            due = due.max(Instant::now());
+            continue;
+        };
+        due = due.max(Instant::now().checked_sub(MOST_BEHIND).unwrap_or(due)) + duration;
+        if due > Instant::now() {
+            sleep_until(due).await;
+            turn = 0;
+        } else if turn >= STEPS_PER_TURN {
             tokio::task::yield_now().await;
-        } else {
-            tokio::time::sleep(time).await;
+            turn = 0;
         }
-        for produced in out.produced {
-            let progress = Progress {
-                generated: produced.generated,
-                finished: produced.finished,
-                cached_tokens: produced.cached_tokens,
-            };
-            if produced.finished {
-                if let Some(follower) = followers.remove(&produced.id) {
-                    follower.send_replace(progress);
-                }
-            } else if let Some(follower) = followers.get(&produced.id) {
-                follower.send_replace(progress);
-            }
-        }
+        turn += 1;
+        finish(&engine);
     }
 }
 
-fn take(
-    command: Command,
-    core: &mut EngineCore,
-    followers: &mut HashMap<u64, watch::Sender<Progress>>,
-) {
-    match command {
-        Command::Submit(job, answer) => {
-            let id = job.id;
-            let taken = core.submit(job).map(|()| {
-                let (follower, progress) = watch::channel(Progress::default());
-                followers.insert(id, follower);
-                progress
-            });
-            if answer.send(taken).is_err() {
-                // The caller hung up before it had its ticket.
-                core.abort(id);
-                followers.remove(&id);
+/// Starts a step; how long it takes in wall time.
+fn start(engine: &Engine) -> Option<Duration> {
+    let slow = engine.failure.lock().slow_factor;
+    let mut guard = engine.inner.lock();
+    let now = engine.now();
+    let inner = &mut *guard;
+    let computes = inner.core.schedule(now, &mut inner.outcome);
+    inner.note_batch();
+    if !computes {
+        return None;
+    }
+    let model = Duration::from_nanos(inner.outcome.duration);
+    Some(
+        Duration::try_from_secs_f64(model.as_secs_f64() * slow / engine.config.time_scale)
+            .unwrap_or(Duration::MAX),
+    )
+}
+
+/// Ends a step and wakes the answers that have new tokens.
+fn finish(engine: &Engine) {
+    let (wakers, events) = {
+        let mut guard = engine.inner.lock();
+        let now = engine.now();
+        let inner = &mut *guard;
+        inner.core.complete(now, &mut inner.outcome);
+        inner.hand_out(now);
+        let mut events = std::mem::take(&mut inner.held_back);
+        events.append(&mut inner.outcome.events);
+        (std::mem::take(&mut inner.wakers), events)
+    };
+    if let Some(sink) = engine.sink.as_ref().filter(|_| !events.is_empty()) {
+        sink.publish(&events);
+    }
+    wakers.into_iter().for_each(std::task::Waker::wake);
+}
+
+impl Inner {
+    /// Notes who joined and left the batch.
+    fn note_batch(&mut self) {
+        let (admitted, preempted) = (&self.outcome.admitted, &self.outcome.preempted);
+        let moves = admitted
+            .iter()
+            .map(|id| (id, true))
+            .chain(preempted.iter().map(|id| (id, false)));
+        for (id, running) in moves {
+            if let Some(live) = self.live.get_mut(id) {
+                live.running = running;
+                self.metrics.moved(live.adapter, running);
             }
         }
-        Command::Abort(id) => {
-            core.abort(id);
-            followers.remove(&id);
+        self.metrics.note_adapters();
+    }
+
+    /// Hands the step's tokens to the answers.
+    fn hand_out(&mut self, now: Nanos) {
+        self.metrics.step(self.outcome.tokens);
+        for produced in &self.outcome.produced {
+            let Some(live) = self.live.get_mut(&produced.id) else {
+                continue;
+            };
+            if produced.generated > 1 {
+                self.metrics.inter_token(now - live.last_token);
+            } else {
+                self.metrics.first_token(now - live.last_token);
+            }
+            live.last_token = now;
+            self.wakers
+                .extend(live.ticket.update(live.choice, |progress| {
+                    progress.generated = produced.generated;
+                    progress.cached_tokens = produced.cached_tokens;
+                }));
         }
-        Command::Reset(answer) => {
-            let done = core.reset_prefix_cache(&mut Vec::new());
-            // A caller that hung up does not need the answer.
-            let _ = answer.send(done);
+        for finished in &self.outcome.finished {
+            let Some(live) = self.live.remove(&finished.id) else {
+                continue;
+            };
+            self.metrics.finished(finished, live.adapter, live.stops);
+            self.wakers
+                .extend(live.ticket.update(live.choice, |progress| {
+                    progress.cached_tokens = finished.cached_tokens;
+                    progress.finished = true;
+                }));
         }
+        self.metrics.note_adapters();
     }
 }

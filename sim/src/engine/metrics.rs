@@ -1,163 +1,291 @@
 //! `/metrics` in vLLM's names and labels.
+//!
+//! The page's lines never change but for their values (LoRA's excepted), so their text is built once; a scrape only
+//! copies it and writes the numbers.
 
 use std::{
     fmt::Write as _,
-    sync::atomic::{AtomicU64, Ordering},
-    time::Duration,
+    time::{SystemTime, UNIX_EPOCH},
 };
 
-use xxhash_rust::xxh3::xxh3_64;
+use super::{
+    EngineConfig,
+    histogram::{
+        CHOICES, FIRST_TOKEN_SECONDS, Histogram, PREEMPTIONS, REQUEST_SECONDS, STEP_TOKENS,
+        TOKEN_SECONDS, request_tokens,
+    },
+    state::Submission,
+};
+use crate::{
+    Nanos,
+    batch::{CoreStats, Finished},
+};
 
-use super::EngineConfig;
-use crate::core::CoreStats;
+mod lora;
+mod page;
 
-const BOUNDS_S: [f64; 16] = [
-    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 10.0, 60.0,
-];
+use lora::Adapters;
+use page::Page;
 
-/// A cumulative histogram of seconds.
-#[derive(Default)]
-struct Histogram {
-    buckets: [AtomicU64; BOUNDS_S.len()],
-    count: AtomicU64,
-    sum_us: AtomicU64,
-}
-
-impl Histogram {
-    fn observe(&self, time: Duration) {
-        let seconds = time.as_secs_f64();
-        for (bucket, bound) in self.buckets.iter().zip(BOUNDS_S) {
-            if seconds <= bound {
-                bucket.fetch_add(1, Ordering::Relaxed);
-            }
-        }
-        self.count.fetch_add(1, Ordering::Relaxed);
-        let us = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
-        self.sum_us.fetch_add(us, Ordering::Relaxed);
-    }
-
-    fn write(&self, page: &mut String, name: &str, help: &str, labels: &str) {
-        header(page, name, help, "histogram");
-        for (bucket, bound) in self.buckets.iter().zip(BOUNDS_S) {
-            let count = bucket.load(Ordering::Relaxed);
-            line(page, &format!("{name}_bucket{{{labels},le=\"{bound:?}\"}} {count}.0"));
-        }
-        let count = self.count.load(Ordering::Relaxed);
-        let sum = Duration::from_micros(self.sum_us.load(Ordering::Relaxed)).as_secs_f64();
-        line(page, &format!("{name}_bucket{{{labels},le=\"+Inf\"}} {count}.0"));
-        line(page, &format!("{name}_count{{{labels}}} {count}.0"));
-        line(page, &format!("{name}_sum{{{labels}}} {sum:?}"));
-    }
-}
-
-/// Counts that the core does not keep.
-#[derive(Default)]
+/// Histograms and counts of requests.
+#[derive(Debug)]
 pub(super) struct Metrics {
-    requests: AtomicU64,
-    ids: AtomicU64,
-    ttft: Histogram,
+    first_token: Histogram,
+    inter_token: Histogram,
+    time_per_output_token: Histogram,
     e2e: Histogram,
+    queue: Histogram,
+    inference: Histogram,
+    prefill: Histogram,
+    decode: Histogram,
+    prompt_tokens: Histogram,
+    generation_tokens: Histogram,
+    max_generation_tokens: Histogram,
+    max_tokens: Histogram,
+    prefill_computed: Histogram,
+    choices: Histogram,
+    preemptions: Histogram,
+    step_tokens: Histogram,
+    stopped: u64,
+    reached_length: u64,
+    refused: u64,
+    adapters: Adapters,
+    created: f64,
+    cache_config: String,
+    page: Page,
 }
 
-fn header(page: &mut String, name: &str, help: &str, kind: &str) {
-    line(page, &format!("# HELP {name} {help}"));
-    line(page, &format!("# TYPE {name} {kind}"));
-}
-
-fn line(page: &mut String, text: &str) {
-    // Writing to a string cannot fail.
-    let _ = writeln!(page, "{text}");
+fn seconds(nanos: Nanos) -> f64 {
+    nanos as f64 / 1e9
 }
 
 impl Metrics {
-    pub(super) fn count_request(&self) {
-        self.requests.fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(super) fn requests(&self) -> u64 {
-        self.requests.load(Ordering::Relaxed)
-    }
-
-    /// A number from 0 to 1 that depends on how many requests came before: the same in each run.
-    pub(super) fn draw(&self) -> f64 {
-        let hash = xxh3_64(&self.requests().to_le_bytes()) >> 32;
-        f64::from(u32::try_from(hash).unwrap_or(0)) / f64::from(u32::MAX)
-    }
-
-    pub(super) fn next_id(&self) -> String {
-        let id = self.ids.fetch_add(1, Ordering::Relaxed);
-        format!("{:016x}", xxh3_64(&id.to_le_bytes()))
-    }
-
-    pub(super) fn first_token(&self, after: Duration) {
-        self.ttft.observe(after);
-    }
-
-    pub(super) fn ended(&self, after: Duration) {
-        self.e2e.observe(after);
-    }
-
-    pub(super) fn page(&self, config: &EngineConfig, core: &CoreStats) -> String {
-        let mut page = String::with_capacity(8 * 1024);
-        let model = config.models.first().map_or("", String::as_str);
-        let model = model.replace('\\', "\\\\").replace('"', "\\\"");
-        let labels = format!("engine=\"0\",model_name=\"{model}\"");
-        let out = &mut page;
-        let mut single = |name: &str, help: &str, kind: &str, value: f64| {
-            header(out, name, help, kind);
-            line(out, &format!("{name}{{{labels}}} {value:?}"));
-        };
-        let count = |value: u64| {
-            #[expect(clippy::cast_precision_loss, reason = "a page shows numbers as vLLM does, as floats")]
-            let value = value as f64;
-            value
-        };
-        single("vllm:num_requests_running", "Requests in the batch.", "gauge", count(core.running as u64));
-        single("vllm:num_requests_waiting", "Requests in the queue.", "gauge", count(core.waiting as u64));
-        let usage = f64::from(core.held_blocks) / f64::from(core.total_blocks.max(1));
-        single("vllm:kv_cache_usage_perc", "Share of KV blocks that requests hold.", "gauge", usage);
-        for (name, help, value) in [
-            ("vllm:prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache.", core.prefix_queries),
-            ("vllm:prefix_cache_hits_total", "Prompt tokens found in the prefix cache.", core.prefix_hits),
-            ("vllm:num_preemptions_total", "Requests preempted.", core.preemptions),
-            ("vllm:prompt_tokens_total", "Prompt tokens of admitted requests.", core.prompt_tokens),
-            ("vllm:generation_tokens_total", "Tokens generated.", core.generated_tokens),
-        ] {
-            single(name, help, "counter", count(value));
+    pub(super) fn new(config: &EngineConfig, created: f64) -> Metrics {
+        let of = Histogram::new;
+        let tokens = of(&request_tokens(config.model_len()));
+        Metrics {
+            first_token: of(FIRST_TOKEN_SECONDS),
+            inter_token: of(TOKEN_SECONDS),
+            time_per_output_token: of(TOKEN_SECONDS),
+            e2e: of(REQUEST_SECONDS),
+            queue: of(REQUEST_SECONDS),
+            inference: of(REQUEST_SECONDS),
+            prefill: of(REQUEST_SECONDS),
+            decode: of(REQUEST_SECONDS),
+            prompt_tokens: tokens.clone(),
+            generation_tokens: tokens.clone(),
+            max_generation_tokens: tokens.clone(),
+            max_tokens: tokens.clone(),
+            prefill_computed: tokens,
+            choices: of(CHOICES),
+            preemptions: of(PREEMPTIONS),
+            step_tokens: of(STEP_TOKENS),
+            stopped: 0,
+            reached_length: 0,
+            refused: 0,
+            adapters: Adapters::new(&config.loras),
+            created,
+            cache_config: page::cache_config(config),
+            page: Page::new(config.models.first().map_or("", String::as_str)),
         }
-        let out = &mut page;
-        let name = "vllm:num_requests_waiting_by_reason";
-        header(out, name, "Requests in the queue by reason.", "gauge");
-        line(out, &format!("{name}{{{labels},reason=\"capacity\"}} {}.0", core.waiting));
-        line(out, &format!("{name}{{{labels},reason=\"deferred\"}} 0.0"));
-        let name = "vllm:request_success_total";
-        header(out, name, "Requests completed by reason.", "counter");
-        for (reason, value) in [("stop", 0), ("length", core.finished), ("abort", 0)] {
-            line(out, &format!("{name}{{engine=\"0\",finished_reason=\"{reason}\",model_name=\"{model}\"}} {value}.0"));
+    }
+
+    /// A request came into the queue.
+    pub(super) fn arrived(&mut self, submission: &Submission) {
+        self.choices.observe(f64::from(submission.n));
+        self.max_tokens
+            .observe(f64::from(submission.request.max_tokens));
+        self.adapters.arrived(submission.adapter);
+    }
+
+    /// A request was refused because the queue was full.
+    pub(super) fn refused(&mut self) {
+        self.refused += 1;
+    }
+
+    /// A request joined the batch, or left it for the queue.
+    pub(super) fn moved(&mut self, adapter: Option<usize>, running: bool) {
+        self.adapters.moved(adapter, running);
+    }
+
+    /// A request left before its end.
+    pub(super) fn gone(&mut self, adapter: Option<usize>, running: bool) {
+        self.adapters.gone(adapter, running);
+    }
+
+    pub(super) fn step(&mut self, tokens: u32) {
+        self.step_tokens.observe(f64::from(tokens));
+    }
+
+    /// Requests came, went or moved.
+    pub(super) fn note_adapters(&mut self) {
+        self.adapters.note(wall_clock);
+    }
+
+    pub(super) fn first_token(&mut self, after: Nanos) {
+        self.first_token.observe(seconds(after));
+    }
+
+    pub(super) fn inter_token(&mut self, after: Nanos) {
+        self.inter_token.observe(seconds(after));
+    }
+
+    pub(super) fn finished(&mut self, finished: &Finished, adapter: Option<usize>, stops: bool) {
+        let decode = seconds(finished.finished_at - finished.first_token_at);
+        self.e2e
+            .observe(seconds(finished.finished_at - finished.arrived_at));
+        self.queue
+            .observe(seconds(finished.admitted_at - finished.arrived_at));
+        self.inference
+            .observe(seconds(finished.finished_at - finished.admitted_at));
+        self.prefill
+            .observe(seconds(finished.first_token_at - finished.admitted_at));
+        self.decode.observe(decode);
+        if finished.generated > 1 {
+            self.time_per_output_token
+                .observe(decode / f64::from(finished.generated - 1));
         }
-        let name = "vllm:engine_sleep_state";
-        header(out, name, "1 for the state that holds.", "gauge");
-        for (state, value) in [("awake", 1), ("weights_offloaded", 0), ("discard_all", 0)] {
-            line(out, &format!("{name}{{{labels},sleep_state=\"{state}\"}} {value}.0"));
+        self.prompt_tokens
+            .observe(f64::from(finished.prompt_tokens));
+        self.generation_tokens
+            .observe(f64::from(finished.generated));
+        self.max_generation_tokens
+            .observe(f64::from(finished.generated));
+        self.prefill_computed
+            .observe(f64::from(finished.prompt_tokens - finished.cached_tokens));
+        self.preemptions.observe(f64::from(finished.preemptions));
+        if stops {
+            self.stopped += 1;
+        } else {
+            self.reached_length += 1;
         }
-        let name = "vllm:cache_config_info";
-        header(out, name, "Sizes of the KV cache.", "gauge");
-        line(
-            out,
-            &format!(
-                "{name}{{block_size=\"{}\",enable_prefix_caching=\"True\",engine=\"0\",num_gpu_blocks=\"{}\",prefix_caching_hash_algo=\"xxh3\"}} 1.0",
-                config.block_size, config.num_blocks
-            ),
+        self.adapters.gone(adapter, true);
+    }
+
+    /// The whole page.
+    pub(super) fn page(&mut self, core: &CoreStats) -> String {
+        // Moved out for the moment, so that it can write while the rest is read.
+        let mut page = std::mem::take(&mut self.page);
+        page.start();
+        self.gauges(core, &mut page);
+        self.counters(core, &mut page);
+        self.histograms(&mut page);
+        page.plain("vllm:cache_config_info", &self.cache_config, 1.0);
+        let mut text = page.finish();
+        self.adapters.write(&mut text);
+        self.page = page;
+        text
+    }
+
+    fn gauges(&self, core: &CoreStats, page: &mut Page) {
+        page.gauge("vllm:num_requests_running", "", f64::from(core.running));
+        page.gauge("vllm:num_requests_waiting", "", f64::from(core.waiting));
+        let by_reason = "vllm:num_requests_waiting_by_reason";
+        page.gauge(by_reason, "reason=\"capacity\"", f64::from(core.waiting));
+        page.gauge(by_reason, "reason=\"deferred\"", 0.0);
+        let sleep = "vllm:engine_sleep_state";
+        page.gauge(sleep, "sleep_state=\"awake\"", 1.0);
+        page.gauge(sleep, "sleep_state=\"weights_offloaded\"", 0.0);
+        page.gauge(sleep, "sleep_state=\"discard_all\"", 0.0);
+        let usage = f64::from(core.blocks.held) / f64::from(core.total_blocks.max(1));
+        page.gauge("vllm:kv_cache_usage_perc", "", usage);
+    }
+
+    fn counters(&self, core: &CoreStats, page: &mut Page) {
+        let created = self.created;
+        let computed = core.prompt_tokens - core.cached_prompt_tokens;
+        page.counter(
+            "vllm:prefix_cache_queries",
+            &[("", core.prefix_queries)],
+            created,
         );
-        if !config.adapters.is_empty() && self.requests() > 0 {
-            let name = "vllm:lora_requests_info";
-            header(out, name, "Adapters at work.", "gauge");
-            let most = config.adapters.len();
-            let names = config.adapters.join(",");
-            line(out, &format!("{name}{{max_lora=\"{most}\",running_lora_adapters=\"{names}\",waiting_lora_adapters=\"\"}} {}.0", self.requests()));
+        page.counter("vllm:prefix_cache_hits", &[("", core.prefix_hits)], created);
+        page.counter("vllm:external_prefix_cache_queries", &[("", 0)], created);
+        page.counter("vllm:external_prefix_cache_hits", &[("", 0)], created);
+        page.counter("vllm:num_preemptions", &[("", core.preemptions)], created);
+        page.counter("vllm:prompt_tokens", &[("", core.prompt_tokens)], created);
+        let sources = [
+            ("source=\"local_compute\"", computed),
+            ("source=\"local_cache_hit\"", core.cached_prompt_tokens),
+            ("source=\"external_kv_transfer\"", 0),
+        ];
+        page.counter("vllm:prompt_tokens_by_source", &sources, created);
+        page.counter(
+            "vllm:prompt_tokens_cached",
+            &[("", core.prefix_hits)],
+            created,
+        );
+        let tiers = [
+            ("source=\"device\"", core.prefix_hits),
+            ("source=\"host\"", 0),
+            ("source=\"p2p\"", 0),
+            ("source=\"disk\"", 0),
+            ("source=\"external_unspecified\"", 0),
+        ];
+        page.counter("vllm:prompt_tokens_cached_by_source", &tiers, created);
+        page.counter(
+            "vllm:generation_tokens",
+            &[("", core.generated_tokens)],
+            created,
+        );
+        let reasons = [
+            ("finished_reason=\"stop\"", self.stopped),
+            ("finished_reason=\"length\"", self.reached_length),
+            ("finished_reason=\"abort\"", 0),
+            ("finished_reason=\"error\"", 0),
+            ("finished_reason=\"repetition\"", 0),
+        ];
+        page.counter("vllm:request_success", &reasons, created);
+        page.rejections(self.refused, created);
+    }
+
+    fn histograms(&self, page: &mut Page) {
+        let all = [
+            ("vllm:request_prompt_tokens", &self.prompt_tokens),
+            ("vllm:request_generation_tokens", &self.generation_tokens),
+            ("vllm:iteration_tokens_total", &self.step_tokens),
+            (
+                "vllm:request_max_num_generation_tokens",
+                &self.max_generation_tokens,
+            ),
+            ("vllm:request_params_n", &self.choices),
+            ("vllm:request_params_max_tokens", &self.max_tokens),
+            ("vllm:time_to_first_token_seconds", &self.first_token),
+            ("vllm:inter_token_latency_seconds", &self.inter_token),
+            (
+                "vllm:request_time_per_output_token_seconds",
+                &self.time_per_output_token,
+            ),
+            ("vllm:e2e_request_latency_seconds", &self.e2e),
+            ("vllm:request_queue_time_seconds", &self.queue),
+            ("vllm:request_inference_time_seconds", &self.inference),
+            ("vllm:request_prefill_time_seconds", &self.prefill),
+            ("vllm:request_decode_time_seconds", &self.decode),
+            ("vllm:request_num_preemptions", &self.preemptions),
+            (
+                "vllm:request_prefill_kv_computed_tokens",
+                &self.prefill_computed,
+            ),
+        ];
+        for (name, histogram) in all {
+            page.histogram(name, histogram, self.created);
         }
-        self.ttft.write(out, "vllm:time_to_first_token_seconds", "Time to first token.", &labels);
-        self.e2e.write(out, "vllm:e2e_request_latency_seconds", "Time of whole requests.", &labels);
-        page
+    }
+}
+
+/// Seconds of Unix time.
+fn wall_clock() -> f64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default()
+        .as_secs_f64()
+}
+
+/// A number as vLLM's page writes it: always with a decimal point.
+fn write_number(value: f64, text: &mut String) {
+    if value.fract() == 0.0 && value.abs() < 1e15 {
+        let _ = write!(text, "{}.0", value as i64);
+    } else {
+        let _ = write!(text, "{value}");
     }
 }

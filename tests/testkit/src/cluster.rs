@@ -22,7 +22,8 @@ pub async fn engine() -> EngineHandle {
 pub async fn engine_with(config: EngineConfig) -> EngineHandle {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let config = EngineConfig {
-        allow_failures: true,
+        allow_failure_injection: true,
+        profile: "instant".to_owned(),
         ..config
     };
     spawn(listener, config).unwrap()
@@ -80,10 +81,20 @@ pub fn endpoint_lines(endpoints: &[SocketAddr]) -> String {
 
 /// The configuration of a front; `extra` is appended and may have keys of the root except `pools` and `server`,
 /// `server` is more lines of that section, indented by two.
-pub fn config_text(ports: [SocketAddr; 3], pool: &str, server: &str, extra: &str) -> String {
+pub fn config_text(
+    command: Command,
+    ports: [SocketAddr; 3],
+    pool: &str,
+    server: &str,
+    extra: &str,
+) -> String {
     let [data, health, admin] = ports.map(|address| address.port());
+    let (http, ext_proc) = match command {
+        Command::Serve => (data, 0),
+        Command::Epp => (0, data),
+    };
     format!(
-        "server:\n  bind: 127.0.0.1\n  httpPort: {data}\n  extProcPort: {data}\n  healthPort: {health}\n  metricsPort: {admin}\n  drainTimeout: 10s\n  workers: 4\n{server}pools:\n- name: main\n{pool}{extra}"
+        "server:\n  bind: 127.0.0.1\n  httpPort: {http}\n  extProcPort: {ext_proc}\n  healthPort: {health}\n  metricsPort: {admin}\n  drainTimeout: 10s\n  workers: 4\n{server}pools:\n- name: main\n{pool}{extra}"
     )
 }
 
@@ -104,7 +115,7 @@ impl Front {
     ) -> Front {
         let dir = TempDir::new();
         let ports = [free_address(), free_address(), free_address()];
-        let config = dir.write("config.yaml", &config_text(ports, pool, server, extra));
+        let config = dir.write("config.yaml", &config_text(command, ports, pool, server, extra));
         let name = match command {
             Command::Serve => "serve",
             Command::Epp => "epp",
