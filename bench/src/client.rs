@@ -49,7 +49,10 @@ impl Connection {
     /// When the other side breaks off.
     pub async fn send(&mut self, request: Request<Full<Bytes>>) -> io::Result<Response<Incoming>> {
         self.sender.ready().await.map_err(io::Error::other)?;
-        self.sender.send_request(request).await.map_err(io::Error::other)
+        self.sender
+            .send_request(request)
+            .await
+            .map_err(io::Error::other)
     }
 }
 

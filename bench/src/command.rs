@@ -4,4 +4,6 @@ use std::process::ExitCode;
 #[derive(clap::Subcommand)]
 pub enum BenchCommand {}
 /// Measures.
-pub fn bench(command: BenchCommand) -> ExitCode { match command {} }
+pub fn bench(command: BenchCommand) -> ExitCode {
+    match command {}
+}

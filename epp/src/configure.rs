@@ -88,7 +88,11 @@ pub fn gateway_spec(
         settings: Settings {
             max_body: config.max_body,
             decision_timeout: config.decision_timeout,
-            plugin_headers: scheduler.headers().iter().map(|name| name.to_string()).collect(),
+            plugin_headers: scheduler
+                .headers()
+                .iter()
+                .map(|name| name.to_string())
+                .collect(),
             session_header: scheduler.session_token_header(),
             access_log: config.access_log,
         },
@@ -100,7 +104,11 @@ pub fn gateway_spec(
             path: config.scrape_path.clone(),
         },
         upstream: upstream(config)?,
-        pools: config.pools.iter().map(|pool| pool_spec(config, pool)).collect(),
+        pools: config
+            .pools
+            .iter()
+            .map(|pool| pool_spec(config, pool))
+            .collect(),
         read_endpoints: Arc::new(reader(config)),
         seed: config.seed.unwrap_or_else(|| fastrand::u64(..)),
         record,
@@ -134,7 +142,11 @@ fn upstream(config: &Config) -> Result<UpstreamPolicy, ConfigureError> {
         first_byte_timeout: config.first_byte_timeout,
         total_timeout: config.total_timeout,
         retry_backoff: config.retry_backoff.clone(),
-        tls: config.upstream_ca.as_deref().map(client_config).transpose()?,
+        tls: config
+            .upstream_ca
+            .as_deref()
+            .map(client_config)
+            .transpose()?,
         authorization,
     })
 }
@@ -149,7 +161,11 @@ fn pool_spec(config: &Config, pool: &wicketgate_config::Pool) -> PoolSpec {
         }),
         models: pool.models.clone(),
         default: pool.default,
-        endpoints: pool.endpoints.iter().map(|endpoint| entry(endpoint, config.engine)).collect(),
+        endpoints: pool
+            .endpoints
+            .iter()
+            .map(|endpoint| entry(endpoint, config.engine))
+            .collect(),
         endpoints_file: pool.endpoints_file.clone(),
     }
 }
@@ -171,7 +187,12 @@ fn entry(endpoint: &Endpoint, engine: Engine) -> EndpointEntry {
 fn reader(config: &Config) -> impl Fn(&str, &str) -> Result<Vec<EndpointEntry>, String> + use<> {
     let config = config.clone();
     move |text, file| {
-        let list = config.read_endpoints(text, file).map_err(|errors| errors.to_string())?;
-        Ok(list.iter().map(|endpoint| entry(endpoint, config.engine)).collect())
+        let list = config
+            .read_endpoints(text, file)
+            .map_err(|errors| errors.to_string())?;
+        Ok(list
+            .iter()
+            .map(|endpoint| entry(endpoint, config.engine))
+            .collect())
     }
 }

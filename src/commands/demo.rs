@@ -1,12 +1,6 @@
 //! `demo`: the main job in a minute, on one machine, without a GPU.
 
-use std::{
-    io::IsTerminal as _,
-    net::SocketAddr,
-    path::Path,
-    process::ExitCode,
-    time::Duration,
-};
+use std::{io::IsTerminal as _, net::SocketAddr, path::Path, process::ExitCode, time::Duration};
 
 use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
@@ -89,8 +83,14 @@ impl Progress for Line {
         if self.terminal {
             eprint!(
                 "\r  {:<12} {:>3.0}/{} s   ok {:>5}  shed {:>3}  failed {:>3}  cancelled {:>3}  to come {:>4} ",
-                self.name, elapsed.as_secs_f64(), self.seconds, requests.ok, requests.shed,
-                requests.failed, requests.cancelled, in_flight
+                self.name,
+                elapsed.as_secs_f64(),
+                self.seconds,
+                requests.ok,
+                requests.shed,
+                requests.failed,
+                requests.cancelled,
+                in_flight
             );
         }
     }
@@ -157,22 +157,43 @@ async fn tour(args: &DemoArgs) -> Result<ExitCode, Box<dyn std::error::Error>> {
     let backends: Vec<String> = addresses.iter().map(SocketAddr::to_string).collect();
     let mut config = Config::from_backends(&backends)?;
     config.bind = [127, 0, 0, 1].into();
-    (config.http_port, config.ext_proc_port, config.health_port, config.metrics_port) = (0, 0, 0, 0);
+    (
+        config.http_port,
+        config.ext_proc_port,
+        config.health_port,
+        config.metrics_port,
+    ) = (0, 0, 0, 0);
     config.drain_timeout = Duration::from_secs(10);
-    let fronts = if args.envoy { Fronts::ExtProc } else { Fronts::Http };
+    let fronts = if args.envoy {
+        Fronts::ExtProc
+    } else {
+        Fronts::Http
+    };
     let gateway = Gateway::start(gateway_spec(&config, fronts, None)?).await?;
-    let envoy = if args.envoy { Some(start_envoy(&gateway, addresses).await?) } else { None };
-    let front = envoy.as_ref().map_or(gateway.http, |(_, address)| Some(*address));
+    let envoy = if args.envoy {
+        Some(start_envoy(&gateway, addresses).await?)
+    } else {
+        None
+    };
+    let front = envoy
+        .as_ref()
+        .map_or(gateway.http, |(_, address)| Some(*address));
     let front = front.ok_or("the gateway has no address")?;
     let report = phase(args, mode, vec![front]).await;
     let seen: Vec<u64> = four.iter().map(|engine| engine.stats().requests).collect();
     let held = gateway.held();
-    let left: u64 = held.iter().map(|(_, held)| held.running + held.waiting).sum();
+    let left: u64 = held
+        .iter()
+        .map(|(_, held)| held.running + held.waiting)
+        .sum();
     drop(envoy);
     gateway.drain().await;
 
     if args.json {
-        print(&format!("{}\n", summary(mode, &report, &baseline, &seen, left)));
+        print(&format!(
+            "{}\n",
+            summary(mode, &report, &baseline, &seen, left)
+        ));
     } else {
         print(&table(mode, &report, &baseline, &seen, left));
     }
@@ -184,7 +205,8 @@ async fn start_envoy(
     endpoints: Vec<SocketAddr>,
 ) -> Result<(Envoy, SocketAddr), Box<dyn std::error::Error>> {
     let binary = envoy::binary(Path::new("."));
-    let binary = binary.ok_or("no Envoy: run scripts/setup-test-env.sh here, or set WICKETGATE_ENVOY")?;
+    let binary =
+        binary.ok_or("no Envoy: run scripts/setup-test-env.sh here, or set WICKETGATE_ENVOY")?;
     let free = || async { TcpListener::bind("127.0.0.1:0").await?.local_addr() };
     let ports = Ports {
         listen: free().await?,
@@ -200,10 +222,19 @@ async fn start_envoy(
 
 fn verdict(report: &LoadReport, baseline: &LoadReport, left: u64) -> ExitCode {
     if report.requests.failed > 0 || left > 0 {
-        return fail(1, format!("{} requests failed, {left} still counted", report.requests.failed));
+        return fail(
+            1,
+            format!(
+                "{} requests failed, {left} still counted",
+                report.requests.failed
+            ),
+        );
     }
     if !report.valid || !baseline.valid {
-        return fail(INVALID, "the load was not offered as planned: this machine is too busy");
+        return fail(
+            INVALID,
+            "the load was not offered as planned: this machine is too busy",
+        );
     }
     ExitCode::SUCCESS
 }
@@ -248,8 +279,16 @@ fn table(
         let requests = report.requests;
         format!(
             "{name:<13} {:>7} {:>6} {:>5} {:>6} {:>9} {:>8.0} {:>8.0} {:>8.0} {:>8.1} {:>8.1}\n",
-            requests.offered, requests.ok, requests.shed, requests.failed, requests.cancelled,
-            report.ttft_ms.p50, report.ttft_ms.p90, report.ttft_ms.p99, report.tpot_ms.p50, report.tpot_ms.p90
+            requests.offered,
+            requests.ok,
+            requests.shed,
+            requests.failed,
+            requests.cancelled,
+            report.ttft_ms.p50,
+            report.ttft_ms.p90,
+            report.ttft_ms.p99,
+            report.tpot_ms.p50,
+            report.tpot_ms.p90
         )
     };
     let head = "              offered     ok  shed failed cancelled  ttft p50      p90      p99 tpot p50      p90  (ms)\n";

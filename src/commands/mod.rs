@@ -50,7 +50,10 @@ pub(crate) fn runtime(workers: usize) -> std::io::Result<tokio::runtime::Runtime
 /// Resolves on SIGTERM or SIGINT.
 pub(crate) async fn stop_signal() {
     use tokio::signal::unix::{SignalKind, signal};
-    match (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) {
+    match (
+        signal(SignalKind::terminate()),
+        signal(SignalKind::interrupt()),
+    ) {
         (Ok(mut terminate), Ok(mut interrupt)) => {
             tokio::select! {
                 _ = terminate.recv() => {}

@@ -83,7 +83,12 @@ pub(crate) fn serve(args: &ServeArgs) -> ExitCode {
 
 pub(crate) fn epp(args: &EppArgs) -> ExitCode {
     let loaded = load(&args.config);
-    run(loaded, Fronts::ExtProc, Overrides::default(), args.record.clone())
+    run(
+        loaded,
+        Fronts::ExtProc,
+        Overrides::default(),
+        args.record.clone(),
+    )
 }
 
 /// A configuration and the file that it came from, to be watched.
@@ -137,8 +142,8 @@ fn run(
             http = ?gateway.http, ext_proc = ?gateway.ext_proc, health = ?gateway.health,
             metrics = ?gateway.admin, "ready"
         );
-        let watcher = watched
-            .map(|watched| watch_config(watched, Arc::clone(&gateway), fronts, overrides));
+        let watcher =
+            watched.map(|watched| watch_config(watched, Arc::clone(&gateway), fronts, overrides));
         stop_signal().await;
         tracing::info!("draining");
         if let Some(watcher) = watcher {

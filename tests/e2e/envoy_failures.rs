@@ -24,7 +24,10 @@ async fn a_caller_that_hangs_up_frees_everything() {
     let hung_up = Instant::now();
     drop(begun);
     picker.assert_guards_at_zero().await;
-    eprintln!("a hang-up was counted after {:?} (aim: 100 ms, polled every 10 ms)", hung_up.elapsed());
+    eprintln!(
+        "a hang-up was counted after {:?} (aim: 100 ms, polled every 10 ms)",
+        hung_up.elapsed()
+    );
     assert_eq!(picker.metric(&["requests_total", "client_gone"]).await, 1.0);
     eventually("the engine's slot to be free", || async {
         (engines[0].stats().running == 0).then_some(())
@@ -47,7 +50,10 @@ async fn an_engine_that_breaks_off_is_seen() {
     assert_eq!(answer.json()["error"]["message"], "Injected failure 500.");
     let answer = chat_call(gateway.address, &[("x-emulator-failure", "wrong-usage")]).await;
     assert_eq!(answer.status, 200);
-    assert_eq!(picker.metric(&["requests_total", "upstream_5xx"]).await, 1.0);
+    assert_eq!(
+        picker.metric(&["requests_total", "upstream_5xx"]).await,
+        1.0
+    );
     picker.assert_guards_at_zero().await;
 }
 
@@ -59,7 +65,10 @@ async fn picker_killed(open: bool) {
     let endpoints = addresses(&engines);
     let mut picker = Front::start(wicketgate(), Command::Epp, &endpoints).await;
     let gateway = Gateway::start(&envoy, OVERRIDE_HOST, &picker, &endpoints, |config| {
-        config.replace("failure_mode_allow: false", &format!("failure_mode_allow: {open}"))
+        config.replace(
+            "failure_mode_allow: false",
+            &format!("failure_mode_allow: {open}"),
+        )
     })
     .await;
     let mut begun = Begun::start(gateway.address, &[("x-emulator-failure", "stall=4")], 3).await;
@@ -95,14 +104,22 @@ async fn a_picker_drains() {
     let endpoints = addresses(&engines);
     let mut picker = Front::start(wicketgate(), Command::Epp, &endpoints).await;
     let gateway = Gateway::start(&envoy, OVERRIDE_HOST, &picker, &endpoints, |config| config).await;
-    let mut begun = Begun::start(gateway.address, &[("x-emulator-failure", "slow=0,stall=1000")], 1).await;
+    let mut begun = Begun::start(
+        gateway.address,
+        &[("x-emulator-failure", "slow=0,stall=1000")],
+        1,
+    )
+    .await;
     picker.process.terminate().await;
     eventually("not ready", || async {
         let answer = call(picker.admin, "GET", "/readyz", &[], "").await;
         (answer.status == 503).then_some(())
     })
     .await;
-    assert_eq!(call(picker.admin, "GET", "/healthz", &[], "").await.status, 200);
+    assert_eq!(
+        call(picker.admin, "GET", "/healthz", &[], "").await.status,
+        200
+    );
     // The stream goes on to its end under the draining picker.
     assert!(begun.ends_properly().await);
     assert!(begun.seen.ends_with(b"data: [DONE]\n\n"));
@@ -121,12 +138,20 @@ async fn mutual_tls_to_the_picker() {
     let server = authority.issue(&["epp.local"]);
     let files = wicketgate_testkit::TempDir::new();
     let write = |name: &str, text: &str| files.write(name, text).display().to_string();
-    let (ca, cert, key) = (write("ca.pem", &authority.certificate), write("s.pem", &server.certificate), write("s.key", &server.key));
-    let section = format!("  extProcTls: {{certFile: {cert}, keyFile: {key}, clientCaFile: {ca}}}\n");
+    let (ca, cert, key) = (
+        write("ca.pem", &authority.certificate),
+        write("s.pem", &server.certificate),
+        write("s.key", &server.key),
+    );
+    let section =
+        format!("  extProcTls: {{certFile: {cert}, keyFile: {key}, clientCaFile: {ca}}}\n");
     let pool = endpoint_lines(&endpoints);
     let picker = Front::start_with(wicketgate(), Command::Epp, &pool, &section, "", &[]).await;
     let tls = |pair: &wicketgate_testkit::certs::Pair, name: &str| {
-        let (cert, key) = (write(&format!("{name}.pem"), &pair.certificate), write(&format!("{name}.key"), &pair.key));
+        let (cert, key) = (
+            write(&format!("{name}.pem"), &pair.certificate),
+            write(&format!("{name}.key"), &pair.key),
+        );
         format!(
             r#"
     transport_socket:
@@ -144,7 +169,10 @@ async fn mutual_tls_to_the_picker() {
         )
     };
     let known = tls(&authority.issue(&["envoy.local"]), "known");
-    let gateway = Gateway::start(&envoy, OVERRIDE_HOST, &picker, &endpoints, |config| block(&config, "epp tls", &known)).await;
+    let gateway = Gateway::start(&envoy, OVERRIDE_HOST, &picker, &endpoints, |config| {
+        block(&config, "epp tls", &known)
+    })
+    .await;
     for _ in 0..3 {
         assert_eq!(chat_call(gateway.address, &[]).await.status, 200);
     }
@@ -157,13 +185,35 @@ async fn mutual_tls_to_the_picker() {
         epp: picker.data,
         endpoints: endpoints.clone(),
     };
-    let config = block(&wicketgate_bench::envoy::render(OVERRIDE_HOST, &ports), "epp tls", &unknown);
-    let stranger = wicketgate_bench::envoy::Envoy::start(&envoy, &config, ports.admin).await.unwrap();
+    let config = block(
+        &wicketgate_bench::envoy::render(OVERRIDE_HOST, &ports),
+        "epp tls",
+        &unknown,
+    );
+    let stranger = wicketgate_bench::envoy::Envoy::start(&envoy, &config, ports.admin)
+        .await
+        .unwrap();
     eventually("failed handshakes", || async {
-        let stats = stranger.admin_get("/stats?filter=cluster.epp.ssl.connection_error").await.unwrap();
-        let failed = stats.trim().rsplit(' ').next().and_then(|n| n.parse::<u64>().ok()).unwrap_or(0);
-        let health = stranger.admin_get("/stats?filter=cluster.epp.health_check.failure").await.unwrap();
-        let sick = health.trim().rsplit(' ').next().and_then(|n| n.parse::<u64>().ok()).unwrap_or(0);
+        let stats = stranger
+            .admin_get("/stats?filter=cluster.epp.ssl.connection_error")
+            .await
+            .unwrap();
+        let failed = stats
+            .trim()
+            .rsplit(' ')
+            .next()
+            .and_then(|n| n.parse::<u64>().ok())
+            .unwrap_or(0);
+        let health = stranger
+            .admin_get("/stats?filter=cluster.epp.health_check.failure")
+            .await
+            .unwrap();
+        let sick = health
+            .trim()
+            .rsplit(' ')
+            .next()
+            .and_then(|n| n.parse::<u64>().ok())
+            .unwrap_or(0);
         (failed + sick > 0).then_some(())
     })
     .await;

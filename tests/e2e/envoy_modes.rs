@@ -15,8 +15,14 @@ use crate::wicketgate;
 /// The manifest with other body modes.
 fn with_modes(config: &str, request: &str, response: &str) -> String {
     config
-        .replace("request_body_mode: FULL_DUPLEX_STREAMED", &format!("request_body_mode: {request}"))
-        .replace("response_body_mode: FULL_DUPLEX_STREAMED", &format!("response_body_mode: {response}"))
+        .replace(
+            "request_body_mode: FULL_DUPLEX_STREAMED",
+            &format!("request_body_mode: {request}"),
+        )
+        .replace(
+            "response_body_mode: FULL_DUPLEX_STREAMED",
+            &format!("response_body_mode: {response}"),
+        )
 }
 
 fn hash(body: &[u8]) -> String {
@@ -25,11 +31,17 @@ fn hash(body: &[u8]) -> String {
 
 /// A body of this size whose bytes all differ from their neighbours'.
 fn large(size: usize) -> Bytes {
-    (0..size).map(|at| (at * 31 % 251) as u8).collect::<Vec<u8>>().into()
+    (0..size)
+        .map(|at| (at * 31 % 251) as u8)
+        .collect::<Vec<u8>>()
+        .into()
 }
 
 async fn echo(gateway: &Gateway, path: &str, body: Bytes) -> Value {
-    let headers = [("x-emulator-echo", "1"), ("content-type", "application/json")];
+    let headers = [
+        ("x-emulator-echo", "1"),
+        ("content-type", "application/json"),
+    ];
     let answer = call(gateway.address, "POST", path, &headers, body).await;
     assert_eq!(answer.status, 200, "{answer:?}");
     answer.json()
@@ -51,7 +63,10 @@ async fn every_mode_carries_bodies_unchanged() {
         ("BUFFERED", "BUFFERED"),
     ];
     for (request_mode, response_mode) in modes {
-        let gateway = Gateway::start(&envoy, OVERRIDE_HOST, &picker, &endpoints, |config| with_modes(&config, request_mode, response_mode)).await;
+        let gateway = Gateway::start(&envoy, OVERRIDE_HOST, &picker, &endpoints, |config| {
+            with_modes(&config, request_mode, response_mode)
+        })
+        .await;
         let name = format!("{request_mode}/{response_mode}");
         let answer = chat_call(gateway.address, &[]).await;
         assert_eq!(answer.status, 200, "{name}: {answer:?}");
@@ -62,14 +77,25 @@ async fn every_mode_carries_bodies_unchanged() {
         let body = large(500_000);
         let echoed = echo(&gateway, "/v1/files", body.clone()).await;
         assert_eq!(echoed["body_xxh3_hex"], hash(&body), "{name}");
-        assert_eq!(call(gateway.address, "GET", "/v1/models", &[], "").await.status, 200, "{name}");
+        assert_eq!(
+            call(gateway.address, "GET", "/v1/models", &[], "")
+                .await
+                .status,
+            200,
+            "{name}"
+        );
         for line in gateway.log(4).await {
-            assert_eq!(line["served"].as_str(), line["picked"].as_str().unwrap().split(',').next(), "{name}: {line}");
+            assert_eq!(
+                line["served"].as_str(),
+                line["picked"].as_str().unwrap().split(',').next(),
+                "{name}: {line}"
+            );
             assert_eq!(line["header"], line["picked"], "{name}: {line}");
         }
         // A stream arrives while the engine still holds back its end, unless Envoy itself was told to buffer.
         if response_mode != "BUFFERED" {
-            let begun = Begun::start(gateway.address, &[("x-emulator-failure", "stall=4")], 3).await;
+            let begun =
+                Begun::start(gateway.address, &[("x-emulator-failure", "stall=4")], 3).await;
             assert!(begun.seen.ends_with(b"\n\n"), "{name}");
         }
         picker.assert_guards_at_zero().await;
@@ -87,7 +113,12 @@ async fn large_bodies_pass_and_too_large_ones_are_413() {
         for version in [Version::H1, Version::H2] {
             let body = large(size);
             let mut caller = Caller::connect(gateway.address, version).await;
-            let sent = request("POST", "/v1/files", &[("x-emulator-echo", "1")], full(body.clone()));
+            let sent = request(
+                "POST",
+                "/v1/files",
+                &[("x-emulator-echo", "1")],
+                full(body.clone()),
+            );
             let echoed = caller.call(sent).await.json();
             assert_eq!(echoed["body_xxh3_hex"], hash(&body), "{size} {version:?}");
         }
@@ -102,7 +133,9 @@ async fn large_bodies_pass_and_too_large_ones_are_413() {
     answer.assert_error(413, "request_too_large");
     let chunks: Vec<Bytes> = body.chunks(1 << 20).map(Bytes::copy_from_slice).collect();
     let mut caller = Caller::connect(gateway.address, Version::H2).await;
-    let answer = caller.call(request("POST", "/v1/files", &[], pieces(chunks, None))).await;
+    let answer = caller
+        .call(request("POST", "/v1/files", &[], pieces(chunks, None)))
+        .await;
     answer.assert_error(413, "request_too_large");
     picker.assert_guards_at_zero().await;
 }
@@ -114,10 +147,16 @@ async fn the_proxys_own_answers_pass() {
     let engines = engines(1).await;
     let endpoints = addresses(&engines);
     let picker = Front::start(wicketgate(), Command::Epp, &endpoints).await;
-    let gateway = Gateway::start(&envoy, OVERRIDE_HOST, &picker, &endpoints, |config| with_modes(&config, "BUFFERED", "STREAMED")).await;
+    let gateway = Gateway::start(&envoy, OVERRIDE_HOST, &picker, &endpoints, |config| {
+        with_modes(&config, "BUFFERED", "STREAMED")
+    })
+    .await;
     let answer = call(gateway.address, "POST", "/v1/files", &[], large(3_000_000)).await;
     assert_eq!(answer.status, 413);
-    assert_eq!(gateway.log(1).await[0]["details"], "request_payload_too_large");
+    assert_eq!(
+        gateway.log(1).await[0]["details"],
+        "request_payload_too_large"
+    );
     assert_eq!(chat_call(gateway.address, &[]).await.status, 200);
     picker.assert_guards_at_zero().await;
 }
@@ -138,20 +177,35 @@ async fn trailers_pass_both_ways() {
         let gateway = Gateway::start(&envoy, OVERRIDE_HOST, &picker, &endpoints, |config| {
             // Envoy 1.40 sends the body twice when it retries requests with trailers.
             let config = block(&config, "retry", "");
-            with_modes(&block(&config, "upstream options", upstream), request_mode, "FULL_DUPLEX_STREAMED")
+            with_modes(
+                &block(&config, "upstream options", upstream),
+                request_mode,
+                "FULL_DUPLEX_STREAMED",
+            )
         })
         .await;
         let mut trailers = HeaderMap::new();
         trailers.insert("x-checksum", HeaderValue::from_static("abc"));
         let sent = pieces(vec![chat(5, 3, false), Bytes::new()], Some(trailers));
-        let headers = [("x-emulator-echo", "1"), ("x-emulator-trailers", "1"), ("te", "trailers"), ("trailer", "x-checksum")];
+        let headers = [
+            ("x-emulator-echo", "1"),
+            ("x-emulator-trailers", "1"),
+            ("te", "trailers"),
+            ("trailer", "x-checksum"),
+        ];
         let mut caller = Caller::connect(gateway.address, Version::H2).await;
-        let answer = caller.call(request("POST", "/v1/chat/completions", &headers, sent)).await;
+        let answer = caller
+            .call(request("POST", "/v1/chat/completions", &headers, sent))
+            .await;
         assert_eq!(answer.status, 200, "{request_mode}: {answer:?}");
         let echoed = answer.json();
-        assert_eq!(echoed["body_len"], chat(5, 3, false).len(), "{request_mode}");
+        assert_eq!(
+            echoed["body_len"],
+            chat(5, 3, false).len(),
+            "{request_mode}"
+        );
         assert_eq!(echoed["trailers"][0][1], "abc", "{request_mode}: {echoed}");
-        assert_eq!(answer.trailers.contains_key("x-emulator-body-xxh3"), true, "{request_mode}");
+        assert!(answer.trailers.contains_key("x-emulator-body-xxh3"), "{request_mode}");
         picker.assert_guards_at_zero().await;
     }
 }
@@ -164,16 +218,35 @@ async fn requests_without_a_body_are_scheduled_too() {
     let endpoints = addresses(&engines);
     let picker = Front::start(wicketgate(), Command::Epp, &endpoints).await;
     let gateway = Gateway::start(&envoy, OVERRIDE_HOST, &picker, &endpoints, |config| config).await;
-    let cases = [("GET", "/v1/models", 200), ("HEAD", "/health", 200), ("OPTIONS", "/v1/chat/completions", 405), ("POST", "/v1/chat/completions", 400)];
+    let cases = [
+        ("GET", "/v1/models", 200),
+        ("HEAD", "/health", 200),
+        ("OPTIONS", "/v1/chat/completions", 405),
+        ("POST", "/v1/chat/completions", 400),
+    ];
     for (method, path, status) in cases {
-        let answer = call(gateway.address, method, path, &[("content-length", "0")], "").await;
+        let answer = call(
+            gateway.address,
+            method,
+            path,
+            &[("content-length", "0")],
+            "",
+        )
+        .await;
         assert_eq!(answer.status, status, "{method} {path} {answer:?}");
     }
     for line in gateway.log(cases.len()).await {
-        assert_eq!(line["served"].as_str(), line["picked"].as_str().unwrap().split(',').next(), "{line}");
+        assert_eq!(
+            line["served"].as_str(),
+            line["picked"].as_str().unwrap().split(',').next(),
+            "{line}"
+        );
     }
     picker.assert_guards_at_zero().await;
-    assert_eq!(picker.metric(&["requests_total", "api=\"unknown\""]).await, cases.len() as f64);
+    assert_eq!(
+        picker.metric(&["requests_total", "api=\"unknown\""]).await,
+        cases.len() as f64
+    );
 }
 
 /// C04 and C06: what we do not know, or find odd, is the model server's to judge, and goes through unchanged.
@@ -186,11 +259,22 @@ async fn odd_bodies_and_unknown_paths_pass_and_bad_json_does_not() {
     let gateway = Gateway::start(&envoy, OVERRIDE_HOST, &picker, &endpoints, |config| config).await;
     for (path, body) in crate::serve_bodies::ACCEPTED {
         let echoed = echo(&gateway, path, Bytes::from_static(body.as_bytes())).await;
-        assert_eq!(echoed["body_xxh3_hex"], hash(body.as_bytes()), "{path} {body}");
+        assert_eq!(
+            echoed["body_xxh3_hex"],
+            hash(body.as_bytes()),
+            "{path} {body}"
+        );
         assert_eq!(echoed["path"], *path);
     }
     for body in crate::serve_bodies::REFUSED {
-        let answer = call(gateway.address, "POST", "/v1/chat/completions", &[], Bytes::from_static(body)).await;
+        let answer = call(
+            gateway.address,
+            "POST",
+            "/v1/chat/completions",
+            &[],
+            Bytes::from_static(body),
+        )
+        .await;
         answer.assert_error(400, "invalid_body");
     }
     picker.assert_guards_at_zero().await;

@@ -25,7 +25,9 @@ async fn picks_are_honoured_and_spread() {
         let mut caller = Caller::connect(gateway.address, version).await;
         for _ in 0..10 {
             let body = full(chat(5, 3, false));
-            let answer = caller.call(request("POST", "/v1/chat/completions", &[], body)).await;
+            let answer = caller
+                .call(request("POST", "/v1/chat/completions", &[], body))
+                .await;
             assert_eq!(answer.status, 200, "{answer:?}");
             assert_eq!(answer.json()["usage"]["completion_tokens"], 3);
         }
@@ -40,7 +42,10 @@ async fn picks_are_honoured_and_spread() {
     }
     assert!(engines.iter().all(|engine| engine.stats().requests > 0));
     picker.assert_guards_at_zero().await;
-    assert_eq!(picker.metric(&["requests_total", "outcome=\"ok\""]).await, 20.0);
+    assert_eq!(
+        picker.metric(&["requests_total", "outcome=\"ok\""]).await,
+        20.0
+    );
     assert_eq!(picker.metric(&["tokens_total", "completion"]).await, 60.0);
 }
 
@@ -50,10 +55,21 @@ async fn a_dead_endpoint_is_passed_over() {
     let alive = engines(1).await;
     let dead = free_address();
     let endpoints = vec![dead, alive[0].address()];
-    let only_dead_first = format!("  endpoints:\n  - {{address: \"{dead}\", weight: 1000}}\n  - {{address: \"{}\"}}\n", alive[0].address());
+    let only_dead_first = format!(
+        "  endpoints:\n  - {{address: \"{dead}\", weight: 1000}}\n  - {{address: \"{}\"}}\n",
+        alive[0].address()
+    );
     // Without telemetry in the profile the dead endpoint's silence does not hide it: it is really tried.
     let profile = "plugins:\n- type: random-picker\n  parameters: {maxNumOfEndpoints: 2}\n";
-    let picker = Front::start_with(wicketgate(), Command::Epp, &only_dead_first, "", profile, &[]).await;
+    let picker = Front::start_with(
+        wicketgate(),
+        Command::Epp,
+        &only_dead_first,
+        "",
+        profile,
+        &[],
+    )
+    .await;
     let gateway = Gateway::start(&envoy, OVERRIDE_HOST, &picker, &endpoints, |config| config).await;
     for _ in 0..10 {
         let answer = chat_call(gateway.address, &[]).await;
@@ -83,12 +99,22 @@ async fn original_dst_dials_the_pick() {
         assert_eq!(chat_call(gateway.address, &[]).await.status, 200);
     }
     let body = Bytes::from(vec![b'x'; 10 << 20]);
-    let headers = [("x-emulator-echo", "1"), ("x-gateway-destination-endpoint", "127.0.0.1:9")];
-    let echoed = call(gateway.address, "POST", "/v1/other", &headers, body.clone()).await.json();
+    let headers = [
+        ("x-emulator-echo", "1"),
+        ("x-gateway-destination-endpoint", "127.0.0.1:9"),
+    ];
+    let echoed = call(gateway.address, "POST", "/v1/other", &headers, body.clone())
+        .await
+        .json();
     assert_eq!(echoed["body_len"], body.len());
     for line in gateway.log(7).await {
         assert_eq!(line["upstream"], line["header"], "{line}");
-        assert!(endpoints.iter().any(|endpoint| line["upstream"] == endpoint.to_string()), "{line}");
+        assert!(
+            endpoints
+                .iter()
+                .any(|endpoint| line["upstream"] == endpoint.to_string()),
+            "{line}"
+        );
     }
     let begun = Begun::start(gateway.address, &[("x-emulator-failure", "stall=4")], 3).await;
     assert_eq!(picker.running().await, 1);
@@ -106,7 +132,10 @@ async fn the_callers_own_destination_is_ignored() {
     // Even where Envoy itself would not strip it, and knows the other endpoint.
     let all = vec![endpoints[0], outside.address()];
     let gateway = Gateway::start(&envoy, OVERRIDE_HOST, &picker, &all, |config| {
-        config.replace("mutations: [{ remove: x-gateway-destination-endpoint }]", "mutations: [{ remove: x-none }]")
+        config.replace(
+            "mutations: [{ remove: x-gateway-destination-endpoint }]",
+            "mutations: [{ remove: x-none }]",
+        )
     })
     .await;
     let forged = outside.address().to_string();
@@ -116,11 +145,26 @@ async fn the_callers_own_destination_is_ignored() {
         ("x-prefiller-host-port", "10.0.0.9:1"),
         ("x-emulator-echo", "1"),
     ];
-    let echoed = call(gateway.address, "POST", "/v1/x", &headers, "{}").await.json();
+    let echoed = call(gateway.address, "POST", "/v1/x", &headers, "{}")
+        .await
+        .json();
     assert_eq!(outside.stats().requests, 0);
-    let names: Vec<&str> = echoed["headers"].as_array().unwrap().iter().map(|pair| pair[0].as_str().unwrap()).collect();
-    assert!(!names.contains(&"x-prefiller-host-port") && !names.contains(&"x-gateway-destination-endpoint-subset"), "{names:?}");
-    let destination = echoed["headers"].as_array().unwrap().iter().find(|pair| pair[0] == "x-gateway-destination-endpoint");
+    let names: Vec<&str> = echoed["headers"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|pair| pair[0].as_str().unwrap())
+        .collect();
+    assert!(
+        !names.contains(&"x-prefiller-host-port")
+            && !names.contains(&"x-gateway-destination-endpoint-subset"),
+        "{names:?}"
+    );
+    let destination = echoed["headers"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|pair| pair[0] == "x-gateway-destination-endpoint");
     assert_eq!(destination.unwrap()[1], endpoints[0].to_string());
 }
 
@@ -149,22 +193,44 @@ async fn the_subset_hint_restricts_by_address_and_port() {
     // Both endpoints have one IP: only the port tells them apart.
     for value in [format!("[\"{last}\"]"), format!("\"{last}, 10.0.0.9:1\"")] {
         let before = engines[0].stats().requests;
-        let gateway = Gateway::start(&envoy, OVERRIDE_HOST, &picker, &endpoints, |config| block(&config, "subset", &subset(&value))).await;
+        let gateway = Gateway::start(&envoy, OVERRIDE_HOST, &picker, &endpoints, |config| {
+            block(&config, "subset", &subset(&value))
+        })
+        .await;
         for _ in 0..4 {
             assert_eq!(chat_call(gateway.address, &[]).await.status, 200);
-            assert_eq!(call(gateway.address, "GET", "/v1/models", &[], "").await.status, 200);
+            assert_eq!(
+                call(gateway.address, "GET", "/v1/models", &[], "")
+                    .await
+                    .status,
+                200
+            );
         }
         assert_eq!(engines[0].stats().requests, before, "{value}");
-        assert!(gateway.log(8).await.iter().all(|line| line["upstream"] == last.to_string()));
+        assert!(
+            gateway
+                .log(8)
+                .await
+                .iter()
+                .all(|line| line["upstream"] == last.to_string())
+        );
     }
     // S07: a subset that names nobody of the pool is 503, not anybody.
     for value in ["[]".to_owned(), "[\"10.0.0.9:8000\"]".to_owned()] {
-        let gateway = Gateway::start(&envoy, OVERRIDE_HOST, &picker, &endpoints, |config| block(&config, "subset", &subset(&value))).await;
+        let gateway = Gateway::start(&envoy, OVERRIDE_HOST, &picker, &endpoints, |config| {
+            block(&config, "subset", &subset(&value))
+        })
+        .await;
         let answer = chat_call(gateway.address, &[]).await;
         answer.assert_error(503, "subset_empty");
-        assert_eq!(answer.header("x-llm-d-request-dropped-reason"), "rejected-no-endpoints");
+        assert_eq!(
+            answer.header("x-llm-d-request-dropped-reason"),
+            "rejected-no-endpoints"
+        );
         assert!(!answer.header("retry-after").is_empty());
-        call(gateway.address, "GET", "/v1/models", &[], "").await.assert_error(503, "subset_empty");
+        call(gateway.address, "GET", "/v1/models", &[], "")
+            .await
+            .assert_error(503, "subset_empty");
     }
     picker.assert_guards_at_zero().await;
 }
@@ -177,7 +243,11 @@ async fn endpoints_come_and_go_by_file() {
     let files = TempDir::new();
     let list = |of: &[std::net::SocketAddr]| {
         let lines: String = of.iter().map(|a| format!("- address: {a}\n")).collect();
-        if of.is_empty() { "endpoints: []\n".to_owned() } else { format!("endpoints:\n{lines}") }
+        if of.is_empty() {
+            "endpoints: []\n".to_owned()
+        } else {
+            format!("endpoints:\n{lines}")
+        }
     };
     let file = files.write("endpoints.yaml", &list(&endpoints[..1]));
     let pool = format!("  endpointsFile: {}\n", file.display());
@@ -185,7 +255,10 @@ async fn endpoints_come_and_go_by_file() {
     picker.wait_scraped(1).await;
     let gateway = Gateway::start(&envoy, OVERRIDE_HOST, &picker, &endpoints, |config| config).await;
     assert_eq!(chat_call(gateway.address, &[]).await.status, 200);
-    assert_eq!((engines[0].stats().requests, engines[1].stats().requests), (1, 0));
+    assert_eq!(
+        (engines[0].stats().requests, engines[1].stats().requests),
+        (1, 0)
+    );
 
     let begun = Begun::start(gateway.address, &[("x-emulator-failure", "stall=4")], 3).await;
     files.write("endpoints.yaml", &list(&endpoints[1..]));
@@ -205,14 +278,23 @@ async fn endpoints_come_and_go_by_file() {
 
     files.write("endpoints.yaml", "endpoints:\n- adress: x\n");
     eventually("a refusal of the faulty file", || async {
-        picker.process.words().iter().any(|line| line.contains("did you mean `address`")).then_some(())
+        picker
+            .process
+            .words()
+            .iter()
+            .any(|line| line.contains("did you mean `address`"))
+            .then_some(())
     })
     .await;
     assert_eq!(chat_call(gateway.address, &[]).await.status, 200);
 
     files.write("endpoints.yaml", &list(&[]));
     eventually("an empty pool", || async {
-        picker.view("/debug/endpoints").await["main"].as_array().unwrap().is_empty().then_some(())
+        picker.view("/debug/endpoints").await["main"]
+            .as_array()
+            .unwrap()
+            .is_empty()
+            .then_some(())
     })
     .await;
     let answer = chat_call(gateway.address, &[]).await;
@@ -226,11 +308,22 @@ async fn all_filtered_is_429() {
     let engines = engines(1).await;
     let endpoints = addresses(&engines);
     let profile = "plugins:\n- type: label-selector-filter\n  parameters: {matchLabels: {zone: none}}\n- type: max-score-picker\n";
-    let picker = Front::start_with(wicketgate(), Command::Epp, &endpoint_lines(&endpoints), "", profile, &[]).await;
+    let picker = Front::start_with(
+        wicketgate(),
+        Command::Epp,
+        &endpoint_lines(&endpoints),
+        "",
+        profile,
+        &[],
+    )
+    .await;
     let gateway = Gateway::start(&envoy, OVERRIDE_HOST, &picker, &endpoints, |config| config).await;
     let answer = chat_call(gateway.address, &[]).await;
     answer.assert_error(429, "saturated");
     assert_eq!(answer.header("retry-after"), "1");
-    assert_eq!(answer.header("x-llm-d-request-dropped-reason"), "rejected-saturated");
+    assert_eq!(
+        answer.header("x-llm-d-request-dropped-reason"),
+        "rejected-saturated"
+    );
     assert_eq!(gateway.log(1).await[0]["details"], "wicketgate_saturated");
 }

@@ -9,7 +9,10 @@ use wicketgate_testkit::{
 
 use crate::wicketgate;
 
-const DUPLEX: (i32, i32) = (body_mode::FULL_DUPLEX_STREAMED, body_mode::FULL_DUPLEX_STREAMED);
+const DUPLEX: (i32, i32) = (
+    body_mode::FULL_DUPLEX_STREAMED,
+    body_mode::FULL_DUPLEX_STREAMED,
+);
 
 async fn picker() -> (Vec<wicketgate_sim::engine::EngineHandle>, Front) {
     let engines = engines(2).await;
@@ -27,7 +30,13 @@ fn destination(response: &ProcessingResponse) -> String {
         Answer::RequestHeaders(common) | Answer::RequestBody(common) => common,
         other => panic!("{other:?}"),
     };
-    let mutation = common.response.as_ref().unwrap().header_mutation.as_ref().unwrap();
+    let mutation = common
+        .response
+        .as_ref()
+        .unwrap()
+        .header_mutation
+        .as_ref()
+        .unwrap();
     let header = mutation.set_headers[0].header.as_ref().unwrap();
     let value = String::from_utf8(header.raw_value.to_vec()).unwrap();
     let metadata = format!("{:?}", response.dynamic_metadata.as_ref().unwrap());
@@ -37,13 +46,21 @@ fn destination(response: &ProcessingResponse) -> String {
 
 fn body_of(common: &CommonAnswer) -> (Vec<u8>, bool) {
     let response = common.response.as_ref().unwrap();
-    let piece = response.body_mutation.as_ref().unwrap().streamed_response.as_ref().unwrap();
+    let piece = response
+        .body_mutation
+        .as_ref()
+        .unwrap()
+        .streamed_response
+        .as_ref()
+        .unwrap();
     (piece.body.to_vec(), piece.end_of_stream)
 }
 
 /// Sends a chat and reads the answers to it.
 async fn place(exchange: &mut Exchange) {
-    exchange.request_headers("POST", "/v1/chat/completions", false).await;
+    exchange
+        .request_headers("POST", "/v1/chat/completions", false)
+        .await;
     exchange.request_body(chat(5, 3, false), true).await;
     destination(&next(exchange).await);
     let Some(Answer::RequestBody(common)) = next(exchange).await.answer else {
@@ -70,7 +87,12 @@ async fn a_second_end_of_stream_is_ignored_and_counted() {
     // The picker ends its side properly once the answer has ended.
     assert!(exchange.answer().await.unwrap().is_none());
     picker.assert_guards_at_zero().await;
-    assert_eq!(picker.metric(&["oddities_total", "second_end_of_stream"]).await, 1.0);
+    assert_eq!(
+        picker
+            .metric(&["oddities_total", "second_end_of_stream"])
+            .await,
+        1.0
+    );
 }
 
 /// C03: a request of headers alone, answered in every phase.
@@ -78,12 +100,24 @@ async fn a_second_end_of_stream_is_ignored_and_counted() {
 async fn headers_alone_are_placed_and_answered() {
     let (engines, picker) = picker().await;
     let proxy = Proxy::connect(picker.data).await;
-    for modes in [DUPLEX, (body_mode::NONE, body_mode::STREAMED), (body_mode::BUFFERED, body_mode::BUFFERED)] {
+    for modes in [
+        DUPLEX,
+        (body_mode::NONE, body_mode::STREAMED),
+        (body_mode::BUFFERED, body_mode::BUFFERED),
+    ] {
         let mut exchange = proxy.open(modes).await;
         exchange.request_headers("GET", "/v1/models", true).await;
         let placed = destination(&next(&mut exchange).await);
-        let known: Vec<String> = addresses(&engines).iter().map(ToString::to_string).collect();
-        assert!(placed.split(',').all(|address| known.iter().any(|known| known == address)), "{placed}");
+        let known: Vec<String> = addresses(&engines)
+            .iter()
+            .map(ToString::to_string)
+            .collect();
+        assert!(
+            placed
+                .split(',')
+                .all(|address| known.iter().any(|known| known == address)),
+            "{placed}"
+        );
         exchange.response_headers("200", false).await;
         next(&mut exchange).await;
         exchange.response_body("{}", true).await;
@@ -104,7 +138,9 @@ async fn a_stream_that_is_dropped_gives_back_its_count() {
     picker.assert_guards_at_zero().await;
     // Dropped in the middle of an upload: nothing was ever counted.
     let mut exchange = proxy.open(DUPLEX).await;
-    exchange.request_headers("POST", "/v1/chat/completions", false).await;
+    exchange
+        .request_headers("POST", "/v1/chat/completions", false)
+        .await;
     exchange.request_body("{", false).await;
     drop(exchange);
     // And with the whole connection.
@@ -119,9 +155,14 @@ async fn a_stream_that_is_dropped_gives_back_its_count() {
 async fn bad_json_and_too_much_of_it_get_one_answer() {
     let (_engines, picker) = picker().await;
     let proxy = Proxy::connect(picker.data).await;
-    for (body, status) in [(b"{\"model\":\"\xff\"}".to_vec(), 400), (vec![b' '; (16 << 20) + 1], 413)] {
+    for (body, status) in [
+        (b"{\"model\":\"\xff\"}".to_vec(), 400),
+        (vec![b' '; (16 << 20) + 1], 413),
+    ] {
         let mut exchange = proxy.open(DUPLEX).await;
-        exchange.request_headers("POST", "/v1/chat/completions", false).await;
+        exchange
+            .request_headers("POST", "/v1/chat/completions", false)
+            .await;
         for piece in body.chunks(1 << 20) {
             exchange.request_body(piece.to_vec(), false).await;
         }

@@ -21,7 +21,10 @@ async fn run_script(gateway: SocketAddr, empty: SocketAddr) {
         .output()
         .await
         .unwrap();
-    let (out, err) = (String::from_utf8_lossy(&run.stdout), String::from_utf8_lossy(&run.stderr));
+    let (out, err) = (
+        String::from_utf8_lossy(&run.stdout),
+        String::from_utf8_lossy(&run.stderr),
+    );
     assert!(run.status.success(), "{out}\n{err}");
     assert!(out.trim().ends_with("7 passed, 0 failed"), "{out}");
 }
@@ -29,7 +32,10 @@ async fn run_script(gateway: SocketAddr, empty: SocketAddr) {
 fn client_there() -> bool {
     let there = root().join(".venv/bin/python").is_file();
     if !there {
-        assert!(std::env::var_os("CI").is_none(), "CI needs the OpenAI client: scripts/setup-test-env.sh");
+        assert!(
+            std::env::var_os("CI").is_none(),
+            "CI needs the OpenAI client: scripts/setup-test-env.sh"
+        );
         eprintln!("skipped: OpenAI client absent, run scripts/setup-test-env.sh");
     }
     there
@@ -51,11 +57,21 @@ async fn through_serve() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn through_envoy_and_epp() {
-    let (Some(envoy), true) = (envoy_binary(), client_there()) else { return };
+    let (Some(envoy), true) = (envoy_binary(), client_there()) else {
+        return;
+    };
     let engines = engines(2).await;
     let endpoints = addresses(&engines);
     let limit = "  maxBodyBytes: 64Ki\n";
-    let picker = Front::start_with(wicketgate(), Command::Epp, &endpoint_lines(&endpoints), limit, "", &[]).await;
+    let picker = Front::start_with(
+        wicketgate(),
+        Command::Epp,
+        &endpoint_lines(&endpoints),
+        limit,
+        "",
+        &[],
+    )
+    .await;
     let gateway = Gateway::start(&envoy, OVERRIDE_HOST, &picker, &endpoints, |config| config).await;
     let nobody = Front::start(wicketgate(), Command::Epp, &[]).await;
     let empty = Gateway::start(&envoy, OVERRIDE_HOST, &nobody, &endpoints, |config| config).await;

@@ -20,9 +20,18 @@ async fn requests(picker: &Front, count: usize) {
         tasks.push(tokio::spawn(async move {
             let proxy = Proxy::connect(address).await;
             for round in 0..count {
-                let mut exchange = proxy.open((body_mode::FULL_DUPLEX_STREAMED, body_mode::FULL_DUPLEX_STREAMED)).await;
-                exchange.request_headers("POST", "/v1/chat/completions", false).await;
-                exchange.request_body(chat(round % 40, 3, false), true).await;
+                let mut exchange = proxy
+                    .open((
+                        body_mode::FULL_DUPLEX_STREAMED,
+                        body_mode::FULL_DUPLEX_STREAMED,
+                    ))
+                    .await;
+                exchange
+                    .request_headers("POST", "/v1/chat/completions", false)
+                    .await;
+                exchange
+                    .request_body(chat(round % 40, 3, false), true)
+                    .await;
                 if exchange.answer().await.unwrap().is_none() || round % 5 == 0 {
                     continue;
                 }
@@ -49,14 +58,25 @@ async fn a_recorded_run_replays_and_a_changed_weight_diverges() {
     let all = addresses(&engines);
     let files = TempDir::new();
     let list = |count: usize| {
-        let lines: String = all[..count].iter().map(|address| format!("- address: {address}\n")).collect();
+        let lines: String = all[..count]
+            .iter()
+            .map(|address| format!("- address: {address}\n"))
+            .collect();
         format!("endpoints:\n{lines}")
     };
     let endpoints = files.write("endpoints.yaml", &list(2));
     let log = files.path().join("run.jsonl").display().to_string();
     let pool = format!("  endpointsFile: {}\n", endpoints.display());
     let profile = PROFILE.replace("WEIGHT", "3");
-    let mut picker = Front::start_with(wicketgate(), Command::Epp, &pool, "", &profile, &["--record", &log]).await;
+    let mut picker = Front::start_with(
+        wicketgate(),
+        Command::Epp,
+        &pool,
+        "",
+        &profile,
+        &["--record", &log],
+    )
+    .await;
     picker.wait_scraped(2).await;
     for count in [4, 1, 3] {
         let (traffic, ()) = tokio::join!(requests(&picker, 40), async {
@@ -67,7 +87,12 @@ async fn a_recorded_run_replays_and_a_changed_weight_diverges() {
     }
     picker.assert_guards_at_zero().await;
     picker.process.terminate().await;
-    assert_eq!(picker.process.wait().await, Some(0), "{:?}", picker.process.words());
+    assert_eq!(
+        picker.process.wait().await,
+        Some(0),
+        "{:?}",
+        picker.process.words()
+    );
 
     let text = std::fs::read_to_string(&log).unwrap();
     let count = |what: &str| text.lines().filter(|line| line.contains(what)).count();
@@ -77,7 +102,14 @@ async fn a_recorded_run_replays_and_a_changed_weight_diverges() {
     assert_eq!(code, Some(0), "{words}");
 
     let other = files.write("other.yaml", &PROFILE.replace("WEIGHT", "0.5"));
-    let (code, words) = replay(&["sim", "replay", &log, "--config", &other.display().to_string()]).await;
+    let (code, words) = replay(&[
+        "sim",
+        "replay",
+        &log,
+        "--config",
+        &other.display().to_string(),
+    ])
+    .await;
     assert_eq!(code, Some(1), "{words}");
     assert!(words.contains("diverged"), "{words}");
 }

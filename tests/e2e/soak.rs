@@ -12,7 +12,10 @@ use wicketgate_testkit::{
 use crate::wicketgate;
 
 fn seconds() -> u64 {
-    std::env::var("WICKETGATE_SOAK_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(8)
+    std::env::var("WICKETGATE_SOAK_SECONDS")
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(8)
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -21,7 +24,10 @@ async fn soak_ends_with_nothing_held() {
     let all = addresses(&engines);
     let files = TempDir::new();
     let list = |of: &[std::net::SocketAddr]| {
-        let lines: String = of.iter().map(|address| format!("- address: {address}\n")).collect();
+        let lines: String = of
+            .iter()
+            .map(|address| format!("- address: {address}\n"))
+            .collect();
         format!("endpoints:\n{lines}")
     };
     let file = files.write("endpoints.yaml", &list(&all));
@@ -39,7 +45,13 @@ async fn soak_ends_with_nothing_held() {
     };
     let target = Arc::from([front.data]);
     // Warm-up: buffers, connections and metric series come into being.
-    run(plan(&spec(1, Duration::from_secs(seconds() / 4 + 2))), Arc::clone(&target), "/v1/chat/completions", &Silent).await;
+    run(
+        plan(&spec(1, Duration::from_secs(seconds() / 4 + 2))),
+        Arc::clone(&target),
+        "/v1/chat/completions",
+        &Silent,
+    )
+    .await;
     let before = front.process.resident();
 
     let faults = {
@@ -51,24 +63,51 @@ async fn soak_ends_with_nothing_held() {
             for round in 0_usize.. {
                 let index = rng.usize(..engines.len());
                 let failure = match round % 5 {
-                    0 => FailureConfig { status: Some(500), rate: 0.5, ..FailureConfig::default() },
-                    1 => FailureConfig { cut_after: Some(3), ..FailureConfig::default() },
-                    2 => FailureConfig { stall_after: Some(3), ..FailureConfig::default() },
-                    3 => FailureConfig { slow_ms: 300, ..FailureConfig::default() },
-                    _ => FailureConfig { status: Some(503), ..FailureConfig::default() },
+                    0 => FailureConfig {
+                        status: Some(500),
+                        rate: 0.5,
+                        ..FailureConfig::default()
+                    },
+                    1 => FailureConfig {
+                        cut_after: Some(3),
+                        ..FailureConfig::default()
+                    },
+                    2 => FailureConfig {
+                        stall_after: Some(3),
+                        ..FailureConfig::default()
+                    },
+                    3 => FailureConfig {
+                        slow_ms: 300,
+                        ..FailureConfig::default()
+                    },
+                    _ => FailureConfig {
+                        status: Some(503),
+                        ..FailureConfig::default()
+                    },
                 };
                 engines[index].set_failure(failure).unwrap();
                 let keep = 2 + rng.usize(..all.len() - 1);
                 std::fs::write(&file, list(&all[..keep.min(all.len())])).unwrap();
                 tokio::time::sleep(Duration::from_millis(700)).await;
-                engines[index].set_failure(FailureConfig::default()).unwrap();
+                engines[index]
+                    .set_failure(FailureConfig::default())
+                    .unwrap();
             }
         })
     };
-    let report = run(plan(&spec(2, Duration::from_secs(seconds()))), target, "/v1/chat/completions", &Silent).await;
+    let report = run(
+        plan(&spec(2, Duration::from_secs(seconds()))),
+        target,
+        "/v1/chat/completions",
+        &Silent,
+    )
+    .await;
     faults.abort();
     let requests = report.requests;
-    assert_eq!(requests.offered, requests.ok + requests.shed + requests.failed + requests.cancelled);
+    assert_eq!(
+        requests.offered,
+        requests.ok + requests.shed + requests.failed + requests.cancelled
+    );
     assert!(requests.ok > requests.offered / 2, "{requests:?}");
     front.assert_guards_at_zero().await;
     for engine in engines.iter() {
@@ -78,9 +117,23 @@ async fn soak_ends_with_nothing_held() {
         .await;
     }
     let after = front.process.resident();
-    eprintln!("soak: {requests:?}; resident {} KiB before, {} KiB after", before >> 10, after >> 10);
-    assert!(after <= before + before / 10 + (4 << 20), "{before} to {after} bytes");
-    let explained = |line: &str| line.contains("scrape") || line.contains("endpoints") || line.contains("ready");
-    let odd: Vec<String> = front.process.words().into_iter().filter(|line| !explained(line)).collect();
+    eprintln!(
+        "soak: {requests:?}; resident {} KiB before, {} KiB after",
+        before >> 10,
+        after >> 10
+    );
+    assert!(
+        after <= before + before / 10 + (4 << 20),
+        "{before} to {after} bytes"
+    );
+    let explained = |line: &str| {
+        line.contains("scrape") || line.contains("endpoints") || line.contains("ready")
+    };
+    let odd: Vec<String> = front
+        .process
+        .words()
+        .into_iter()
+        .filter(|line| !explained(line))
+        .collect();
     assert!(odd.is_empty(), "log lines that nothing explains: {odd:?}");
 }

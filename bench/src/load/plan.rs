@@ -113,7 +113,8 @@ fn messages(
     at: Duration,
     rng: &mut fastrand::Rng,
 ) -> Vec<Value> {
-    let user = |rng: &mut fastrand::Rng, count| json!({"role": "user", "content": words(rng, count)});
+    let user =
+        |rng: &mut fastrand::Rng, count| json!({"role": "user", "content": words(rng, count)});
     if rng.f64() < spec.long_share {
         return vec![user(rng, spec.long_words)];
     }
@@ -122,15 +123,25 @@ fn messages(
         .filter(|index| chats.get(*index).is_some_and(|chat| chat.free_at <= at))
         .collect();
     let follows = !ready.is_empty() && rng.f64() < spec.follow_share;
-    let chosen = if follows { ready.get(rng.usize(..ready.len())).copied() } else { None };
+    let chosen = if follows {
+        ready.get(rng.usize(..ready.len())).copied()
+    } else {
+        None
+    };
     if let Some(chat) = chosen.and_then(|index| chats.get_mut(index)) {
-        chat.messages.push(json!({"role": "assistant", "content": words(rng, spec.turn_words)}));
+        chat.messages
+            .push(json!({"role": "assistant", "content": words(rng, spec.turn_words)}));
         chat.messages.push(user(rng, spec.turn_words));
         chat.free_at = at + think;
         return chat.messages.clone();
     }
-    let system = systems.get(rng.usize(..systems.len())).map_or("", |system| system.as_ref());
-    let messages = vec![json!({"role": "system", "content": system}), user(rng, spec.turn_words)];
+    let system = systems
+        .get(rng.usize(..systems.len()))
+        .map_or("", |system| system.as_ref());
+    let messages = vec![
+        json!({"role": "system", "content": system}),
+        user(rng, spec.turn_words),
+    ];
     chats.push(Chat {
         messages: messages.clone(),
         free_at: at + think,
@@ -139,8 +150,9 @@ fn messages(
 }
 
 const VOCABULARY: [&str; 24] = [
-    "gate", "water", "turbine", "river", "field", "press", "stone", "light", "paper", "cloud", "engine", "queue",
-    "token", "cache", "block", "model", "batch", "score", "node", "route", "shard", "trace", "limit", "band",
+    "gate", "water", "turbine", "river", "field", "press", "stone", "light", "paper", "cloud",
+    "engine", "queue", "token", "cache", "block", "model", "batch", "score", "node", "route",
+    "shard", "trace", "limit", "band",
 ];
 
 /// Made-up text: words with a number now and then, so that texts differ.
@@ -150,7 +162,10 @@ fn words(rng: &mut fastrand::Rng, count: usize) -> String {
         if index > 0 {
             text.push(' ');
         }
-        let word = VOCABULARY.get(rng.usize(..VOCABULARY.len())).copied().unwrap_or_default();
+        let word = VOCABULARY
+            .get(rng.usize(..VOCABULARY.len()))
+            .copied()
+            .unwrap_or_default();
         text.push_str(word);
         if rng.u8(..) < 64 {
             text.push_str(&rng.u16(..1000).to_string());

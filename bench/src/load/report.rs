@@ -69,7 +69,11 @@ impl Times {
 
     /// A quantile in milliseconds; 0 when nothing was measured.
     pub(super) fn ms(&self, quantile: f64) -> f64 {
-        let us = self.0.as_ref().filter(|times| !times.is_empty()).map_or(0, |times| times.value_at_quantile(quantile));
+        let us = self
+            .0
+            .as_ref()
+            .filter(|times| !times.is_empty())
+            .map_or(0, |times| times.value_at_quantile(quantile));
         Duration::from_micros(us).as_secs_f64() * 1e3
     }
 

@@ -134,7 +134,11 @@ impl Totals {
             } => {
                 self.requests.ok += 1;
                 self.ttft.add(first);
-                if let Some(gaps) = u32::try_from(tokens).ok().and_then(|tokens| tokens.checked_sub(1)).filter(|gaps| *gaps > 0) {
+                if let Some(gaps) = u32::try_from(tokens)
+                    .ok()
+                    .and_then(|tokens| tokens.checked_sub(1))
+                    .filter(|gaps| *gaps > 0)
+                {
                     self.tpot.add(rest / gaps);
                 }
             }
@@ -144,7 +148,10 @@ impl Totals {
         }
     }
 
-    #[expect(clippy::cast_precision_loss, reason = "counts of a run are far below 2^52")]
+    #[expect(
+        clippy::cast_precision_loss,
+        reason = "counts of a run are far below 2^52"
+    )]
     fn report(mut self, span: Duration, elapsed: Duration) -> LoadReport {
         let done = self.requests;
         // What has not come back by the end of the tail has failed.
@@ -159,7 +166,8 @@ impl Totals {
             achieved_rps: done.ok as f64 / elapsed.as_secs_f64().max(span),
             ttft_ms: self.ttft.latency(),
             tpot_ms: self.tpot.latency(),
-            engine_cached_share: (self.cached_known && self.prompt > 0).then(|| self.cached as f64 / self.prompt as f64),
+            engine_cached_share: (self.cached_known && self.prompt > 0)
+                .then(|| self.cached as f64 / self.prompt as f64),
             late_p99_ms,
             valid: late_p99_ms <= allowed,
         }

@@ -31,7 +31,8 @@ where
                     let answer = behave(n);
                     async move { Ok::<_, Infallible>(answer.await) }
                 });
-                let served = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service);
+                let served = hyper::server::conn::http1::Builder::new()
+                    .serve_connection(TokioIo::new(stream), service);
                 let _ = served.await;
             });
         }
@@ -55,13 +56,21 @@ fn spec(rate: f64, seconds: u64) -> LoadSpec {
 }
 
 async fn offer(spec: &LoadSpec, address: SocketAddr) -> LoadReport {
-    run(plan(spec), Arc::from([address]), "/v1/chat/completions", &Silent).await
+    run(
+        plan(spec),
+        Arc::from([address]),
+        "/v1/chat/completions",
+        &Silent,
+    )
+    .await
 }
 
 #[test]
 fn a_plan_is_the_same_for_the_same_seed_and_shares_prefixes() {
     let spec = LoadSpec::default();
-    let bodies = |spec: &LoadSpec| -> Vec<Bytes> { plan(spec).into_iter().map(|planned| planned.body).collect() };
+    let bodies = |spec: &LoadSpec| -> Vec<Bytes> {
+        plan(spec).into_iter().map(|planned| planned.body).collect()
+    };
     assert_eq!(bodies(&spec), bodies(&spec));
     let other = LoadSpec {
         seed: 2,
@@ -69,7 +78,10 @@ fn a_plan_is_the_same_for_the_same_seed_and_shares_prefixes() {
     };
     assert_ne!(bodies(&spec), bodies(&other));
     let count = plan(&spec).len();
-    assert!((150..250).contains(&count), "{count} requests at 20/s in 10 s");
+    assert!(
+        (150..250).contains(&count),
+        "{count} requests at 20/s in 10 s"
+    );
     let times: Vec<Duration> = plan(&spec).iter().map(|planned| planned.at).collect();
     assert!(times.is_sorted());
 }
@@ -125,7 +137,9 @@ async fn cut_answers_and_errors_fail() {
     let address = target(|n| async move {
         match n % 3 {
             0 => Response::new(Full::from("data: {\"choices\":[]}\n\n")),
-            1 => Response::new(Full::from("data: {\"error\":{\"code\":500}}\n\ndata: [DONE]\n\n")),
+            1 => Response::new(Full::from(
+                "data: {\"error\":{\"code\":500}}\n\ndata: [DONE]\n\n",
+            )),
             _ => {
                 let mut answer = ok();
                 *answer.status_mut() = http::StatusCode::INTERNAL_SERVER_ERROR;
@@ -135,7 +149,10 @@ async fn cut_answers_and_errors_fail() {
     })
     .await;
     let report = offer(&spec(60.0, 1), address).await;
-    assert_eq!((report.requests.failed, report.requests.ok), (report.requests.offered, 0));
+    assert_eq!(
+        (report.requests.failed, report.requests.ok),
+        (report.requests.offered, 0)
+    );
 }
 
 #[tokio::test]

@@ -27,6 +27,10 @@ use wicketgate_pool::{
 use crate::clock::Clock;
 
 /// A pool's answer to a request.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "the large variant is the common one; a box would cost an allocation per request"
+)]
 pub enum Verdict {
     /// It has a place; the guard holds the counts.
     Dispatched(Decision, InFlight),

@@ -49,7 +49,9 @@ impl Answer {
 
     /// A header as text; empty when absent.
     pub fn header(&self, name: &str) -> &str {
-        self.headers.get(name).map_or("", |value| value.to_str().unwrap())
+        self.headers
+            .get(name)
+            .map_or("", |value| value.to_str().unwrap())
     }
 
     /// The answer is an error of ours: OpenAI-shaped JSON with this status and code.
@@ -103,7 +105,10 @@ impl Caller {
     }
 
     /// Sends a request; the answer's body is still to come.
-    pub async fn send(&mut self, request: Request<Body>) -> Result<Response<Incoming>, hyper::Error> {
+    pub async fn send(
+        &mut self,
+        request: Request<Body>,
+    ) -> Result<Response<Incoming>, hyper::Error> {
         match &mut self.sender {
             Sender::H1(sender) => {
                 sender.ready().await?;
@@ -145,7 +150,9 @@ pub async fn try_whole(response: Response<Incoming>) -> Result<Answer, hyper::Er
 
 /// A body that is all there.
 pub fn full(bytes: impl Into<Bytes>) -> Body {
-    Full::new(bytes.into()).map_err(|never| match never {}).boxed()
+    Full::new(bytes.into())
+        .map_err(|never| match never {})
+        .boxed()
 }
 
 /// A body in these pieces, without a length, with trailers if there are any.
@@ -167,7 +174,10 @@ pub fn pieces(pieces: Vec<Bytes>, trailers: Option<HeaderMap>) -> Body {
 
 /// A request with headers and a body.
 pub fn request(method: &str, path: &str, headers: &[(&str, &str)], body: Body) -> Request<Body> {
-    let mut request = Request::builder().method(method).uri(path).header("host", "gateway");
+    let mut request = Request::builder()
+        .method(method)
+        .uri(path)
+        .header("host", "gateway");
     for (name, value) in headers {
         request = request.header(*name, *value);
     }
@@ -183,7 +193,9 @@ pub async fn call(
     body: impl Into<Bytes>,
 ) -> Answer {
     let mut caller = Caller::connect(address, Version::H1).await;
-    caller.call(request(method, path, headers, full(body))).await
+    caller
+        .call(request(method, path, headers, full(body)))
+        .await
 }
 
 /// A chat request of `words` words.
@@ -203,7 +215,14 @@ pub fn chat(words: usize, max_tokens: u32, stream: bool) -> Bytes {
 pub async fn chat_call(address: SocketAddr, headers: &[(&str, &str)]) -> Answer {
     let mut all = vec![("content-type", "application/json")];
     all.extend_from_slice(headers);
-    call(address, "POST", "/v1/chat/completions", &all, chat(5, 3, false)).await
+    call(
+        address,
+        "POST",
+        "/v1/chat/completions",
+        &all,
+        chat(5, 3, false),
+    )
+    .await
 }
 
 /// A stream that was begun: its connection, and the bytes read so far. Dropping it hangs up.
@@ -222,7 +241,12 @@ impl Begun {
         let mut caller = Caller::connect(address, Version::H1).await;
         let mut all = vec![("content-type", "application/json")];
         all.extend_from_slice(headers);
-        let request = request("POST", "/v1/chat/completions", &all, full(chat(5, 50, true)));
+        let request = request(
+            "POST",
+            "/v1/chat/completions",
+            &all,
+            full(chat(5, 50, true)),
+        );
         let response = caller.send(request).await.unwrap();
         assert_eq!(response.status(), 200);
         let mut begun = Begun {

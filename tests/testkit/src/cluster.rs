@@ -76,7 +76,11 @@ pub struct Front {
 pub fn endpoint_lines(endpoints: &[SocketAddr]) -> String {
     let line = |address: &SocketAddr| format!("  - {{address: \"{address}\"}}\n");
     let lines: String = endpoints.iter().map(line).collect();
-    if lines.is_empty() { "  endpoints: []\n".to_owned() } else { format!("  endpoints:\n{lines}") }
+    if lines.is_empty() {
+        "  endpoints: []\n".to_owned()
+    } else {
+        format!("  endpoints:\n{lines}")
+    }
 }
 
 /// The configuration of a front; `extra` is appended and may have keys of the root except `pools` and `server`,
@@ -115,7 +119,10 @@ impl Front {
     ) -> Front {
         let dir = TempDir::new();
         let ports = [free_address(), free_address(), free_address()];
-        let config = dir.write("config.yaml", &config_text(command, ports, pool, server, extra));
+        let config = dir.write(
+            "config.yaml",
+            &config_text(command, ports, pool, server, extra),
+        );
         let name = match command {
             Command::Serve => "serve",
             Command::Epp => "epp",
@@ -135,7 +142,11 @@ impl Front {
         };
         let until = Instant::now() + crate::PATIENCE;
         while tokio::net::TcpStream::connect(admin).await.is_err() {
-            assert!(Instant::now() < until, "not ready: {:?}", front.process.words());
+            assert!(
+                Instant::now() < until,
+                "not ready: {:?}",
+                front.process.words()
+            );
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         front
@@ -157,7 +168,9 @@ impl Front {
         let page = self.metrics().await;
         let lines = page.lines().filter(|line| !line.starts_with('#'));
         let lines = lines.filter(|line| parts.iter().all(|part| line.contains(part)));
-        lines.map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()).sum()
+        lines
+            .map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap())
+            .sum()
     }
 
     /// Waits until every endpoint was scraped, so that picks are by load.
@@ -173,7 +186,9 @@ impl Front {
 
     /// Requests that it counts as running.
     pub async fn running(&self) -> u64 {
-        self.view("/debug/held").await["main"]["running"].as_u64().unwrap()
+        self.view("/debug/held").await["main"]["running"]
+            .as_u64()
+            .unwrap()
     }
 
     /// Every count is back at zero and every dispatch has ended once.
@@ -181,7 +196,9 @@ impl Front {
         eventually("guards at zero", || async {
             let view = self.view("/debug/held").await;
             let held = &view["main"];
-            let zero = ["running", "waiting", "orphaned"].iter().all(|key| held[*key] == 0);
+            let zero = ["running", "waiting", "orphaned"]
+                .iter()
+                .all(|key| held[*key] == 0);
             let ended = held["totals"]["dispatched"] == held["totals"]["ended"];
             (zero && ended).then_some(())
         })

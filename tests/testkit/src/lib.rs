@@ -80,7 +80,10 @@ pub async fn eventually<T, F: Future<Output = Option<T>>>(what: &str, check: imp
         if let Some(value) = check().await {
             return value;
         }
-        assert!(Instant::now() < until, "{what} did not happen in {PATIENCE:?}");
+        assert!(
+            Instant::now() < until,
+            "{what} did not happen in {PATIENCE:?}"
+        );
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
@@ -94,7 +97,10 @@ pub fn root() -> PathBuf {
 pub fn envoy_binary() -> Option<PathBuf> {
     let found = wicketgate_bench::envoy::binary(&root());
     if found.is_none() {
-        assert!(std::env::var_os("CI").is_none(), "CI needs Envoy: scripts/setup-test-env.sh");
+        assert!(
+            std::env::var_os("CI").is_none(),
+            "CI needs Envoy: scripts/setup-test-env.sh"
+        );
         eprintln!("skipped: Envoy absent, run scripts/setup-test-env.sh");
     }
     found

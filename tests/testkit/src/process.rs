@@ -58,7 +58,11 @@ impl Process {
     /// Asks it to end (SIGTERM).
     pub async fn terminate(&self) {
         let pid = self.pid().to_string();
-        let status = Command::new("kill").args(["-TERM", &pid]).status().await.unwrap();
+        let status = Command::new("kill")
+            .args(["-TERM", &pid])
+            .status()
+            .await
+            .unwrap();
         assert!(status.success());
     }
 
@@ -71,7 +75,10 @@ impl Process {
     /// Resident memory in bytes.
     pub fn resident(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
-        let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+        let line = status
+            .lines()
+            .find(|line| line.starts_with("VmRSS:"))
+            .unwrap();
         let kb: u64 = line.split_whitespace().nth(1).unwrap().parse().unwrap();
         kb * 1024
     }

@@ -74,7 +74,11 @@ impl Proxy {
         let codec = ProstCodec::<ProcessingRequest, ProcessingResponse>::default();
         let path = http::uri::PathAndQuery::from_static(PROCESS);
         let request = tonic::Request::new(Outbound(from));
-        let answers = grpc.streaming(request, path, codec).await.unwrap().into_inner();
+        let answers = grpc
+            .streaming(request, path, codec)
+            .await
+            .unwrap()
+            .into_inner();
         Exchange {
             to,
             answers,
@@ -129,7 +133,11 @@ impl Exchange {
 
     /// Sends the caller's headers.
     pub async fn request_headers(&mut self, method: &str, path: &str, end: bool) {
-        let headers = headers(&[(":method", method), (":path", path), (":authority", "gateway")]);
+        let headers = headers(&[
+            (":method", method),
+            (":path", path),
+            (":authority", "gateway"),
+        ]);
         self.send(Phase::RequestHeaders(HttpHeaders {
             headers,
             end_of_stream: end,

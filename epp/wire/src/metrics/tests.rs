@@ -165,10 +165,10 @@ fn bound(value: f64) -> String {
 fn sorted(mut all: Vec<(Key, f64)>) -> Vec<(Key, f64)> {
     for ((_, labels), _) in &mut all {
         for name in ["le", "quantile"] {
-            if let Some(value) = labels.get_mut(name) {
-                if let Ok(number) = value.parse() {
-                    *value = bound(number);
-                }
+            if let Some(value) = labels.get_mut(name)
+                && let Ok(number) = value.parse()
+            {
+                *value = bound(number);
             }
         }
     }
