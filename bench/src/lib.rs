@@ -1,13 +1,28 @@
-//! Load and measurements.
+//! Load generator, benchmarks, and Envoy as a child process.
 //!
-//! - [`load`]: an open-loop load generator: planned send times, latency from the plan, honest about lateness.
-//! - [`client`]: a small HTTP/1.1 client that keeps connections and reads streams.
-//! - [`envoy`]: Envoy as a child process, from the configurations in `manifests/envoy`.
-//! - [`command`]: `wicketgate bench ...`.
+//! ```text
+//!  BenchCommand ─> command/   schedule  scrape  extproc  serve  load
+//!                     │           │        └──────┴───────┤        │
+//!                     │        scheduler                child      load ─> any OpenAI-compatible target
+//!                     │         crate              gateway, floor,
+//!                     └ report: table, JSON,       upstream, pages
+//!                       exit code 3 if invalid    (one process each)
+//! ```
+//!
+//! [`load`] is the open-loop generator, a plain library; the demo uses it too. The benchmarks measure what the
+//! binary runs: the real gateway, in a process of its own, so that its CPU time and memory are its own.
+//! [`envoy`] starts a real Envoy with the manifests of this repository. Nothing here listens on anything but the
+//! loopback.
 
-pub mod client;
+mod child;
+mod client;
 mod command;
 pub mod envoy;
 pub mod load;
+mod measure;
+mod pages;
+mod raw;
+mod report;
+mod text;
 
 pub use command::{BenchCommand, bench};

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use wicketgate_bench::{
     envoy::{self, Envoy, OVERRIDE_HOST, Ports},
-    load::{LoadReport, LoadSpec, Progress, Requests, plan, run},
+    load::{LoadReport, LoadSpec, Progress, Snapshot, SpecError, Target, run},
 };
 use wicketgate_config::Config;
 use wicketgate_epp::{
@@ -18,7 +18,6 @@ use wicketgate_sim::engine::{EngineConfig, EngineHandle, spawn};
 
 use super::{fail, log, print, runtime};
 
-const PATH: &str = "/v1/chat/completions";
 const PROFILE: &str = "h100-llama3.1-8b-tp1";
 /// How fast each engine is: the last one is an older card.
 const ENGINES: [f64; 4] = [1.0, 1.0, 1.0, 0.4];
@@ -73,24 +72,25 @@ pub(crate) fn demo(args: &DemoArgs) -> ExitCode {
 /// A phase's line on a terminal; silent in pipes.
 struct Line {
     name: &'static str,
-    seconds: u64,
     terminal: bool,
 }
 
 impl Progress for Line {
     #[expect(clippy::print_stderr, reason = "live progress for people")]
-    fn update(&self, requests: &Requests, in_flight: u64, elapsed: Duration) {
+    fn update(&self, snapshot: &Snapshot) {
         if self.terminal {
+            let requests = snapshot.requests;
             eprint!(
-                "\r  {:<12} {:>3.0}/{} s   ok {:>5}  shed {:>3}  failed {:>3}  cancelled {:>3}  to come {:>4} ",
+                "\r  {:<12} {:>3.0}/{:.0} s   ok {:>5}  shed {:>3}  failed {:>3}  cancelled {:>3}  in flight {:>3}  ttft p50 {:>5.0} ms ",
                 self.name,
-                elapsed.as_secs_f64(),
-                self.seconds,
+                snapshot.elapsed.as_secs_f64(),
+                snapshot.duration.as_secs_f64(),
                 requests.ok,
                 requests.shed,
                 requests.failed,
                 requests.cancelled,
-                in_flight
+                snapshot.in_flight,
+                snapshot.ttft_p50_ms
             );
         }
     }
@@ -117,19 +117,20 @@ async fn engines() -> std::io::Result<Vec<EngineHandle>> {
     Ok(engines)
 }
 
-async fn phase(args: &DemoArgs, name: &'static str, targets: Vec<SocketAddr>) -> LoadReport {
+async fn phase(
+    args: &DemoArgs,
+    name: &'static str,
+    targets: Vec<SocketAddr>,
+) -> Result<LoadReport, SpecError> {
     let spec = LoadSpec {
         rate: args.rate,
         duration: Duration::from_secs(args.seconds),
+        cancel_share: 0.02,
         ..LoadSpec::default()
     };
     let terminal = std::io::stderr().is_terminal();
-    let line = Line {
-        name,
-        seconds: args.seconds,
-        terminal,
-    };
-    let report = run(plan(&spec), targets.into(), PATH, &line).await;
+    let line = Line { name, terminal };
+    let report = run(&spec, &Target::chat(targets), &line).await;
     if terminal {
         say("");
     }
@@ -144,7 +145,7 @@ async fn tour(args: &DemoArgs) -> Result<ExitCode, Box<dyn std::error::Error>> {
     say("phase 1: round robin, straight to the engines");
     let four = engines().await?;
     let targets = four.iter().map(EngineHandle::address).collect();
-    let baseline = phase(args, "round robin", targets).await;
+    let baseline = phase(args, "round robin", targets).await?;
     drop(four);
 
     let mode = if args.envoy { "envoy" } else { "serve" };
@@ -179,7 +180,7 @@ async fn tour(args: &DemoArgs) -> Result<ExitCode, Box<dyn std::error::Error>> {
         .as_ref()
         .map_or(gateway.http, |(_, address)| Some(*address));
     let front = front.ok_or("the gateway has no address")?;
-    let report = phase(args, mode, vec![front]).await;
+    let report = phase(args, mode, vec![front]).await?;
     let seen: Vec<u64> = four.iter().map(|engine| engine.stats().requests).collect();
     let held = gateway.held();
     let left: u64 = held
@@ -254,9 +255,8 @@ fn summary(
         "requests": report.requests,
         "ttft_ms": report.ttft_ms,
         "tpot_ms": report.tpot_ms,
-        "offered_rps": report.offered_rps,
-        "achieved_rps": report.achieved_rps,
-        "late_p99_ms": report.late_p99_ms,
+        "rates": report.rates,
+        "lag_ms": report.lag_ms,
         "valid": report.valid && baseline.valid,
         "guards": left,
         "requests_per_engine": seen,

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use wicketgate_bench::load::{LoadSpec, Silent, plan, run};
+use wicketgate_bench::load::{LoadSpec, Silent, Target, run};
 use wicketgate_sim::engine::FailureConfig;
 use wicketgate_testkit::{
     TempDir,
@@ -39,19 +39,13 @@ async fn soak_ends_with_nothing_held() {
         rate: 150.0,
         duration,
         cancel_share: 0.1,
-        cancel_after: Duration::from_millis(20),
+        cancel_after: (Duration::from_millis(1), Duration::from_millis(40)),
         seed,
         ..LoadSpec::default()
     };
-    let target = Arc::from([front.data]);
+    let target = Target::chat(vec![front.data]);
     // Warm-up: buffers, connections and metric series come into being.
-    run(
-        plan(&spec(1, Duration::from_secs(seconds() / 4 + 2))),
-        Arc::clone(&target),
-        "/v1/chat/completions",
-        &Silent,
-    )
-    .await;
+    run(&spec(1, Duration::from_secs(seconds() / 4 + 2)), &target, &Silent).await.unwrap();
     let before = front.process.resident();
 
     let faults = {
@@ -95,13 +89,7 @@ async fn soak_ends_with_nothing_held() {
             }
         })
     };
-    let report = run(
-        plan(&spec(2, Duration::from_secs(seconds()))),
-        target,
-        "/v1/chat/completions",
-        &Silent,
-    )
-    .await;
+    let report = run(&spec(2, Duration::from_secs(seconds())), &target, &Silent).await.unwrap();
     faults.abort();
     let requests = report.requests;
     assert_eq!(

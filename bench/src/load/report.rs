@@ -1,87 +1,128 @@
 //! What came of a run: ok, shed, failed and cancelled apart, quantiles of what was ok.
 
-use std::time::Duration;
+use std::collections::BTreeMap;
 
-use hdrhistogram::Histogram;
 use serde::Serialize;
 
-/// How requests ended. `offered = ok + shed + failed + cancelled`.
+use crate::measure::Quantiles;
+
+/// How requests ended. `offered = ok + shed + failed + cancelled` once all have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Requests {
-    /// Planned.
+    /// Planned until now.
     pub offered: u64,
     /// Answered whole.
     pub ok: u64,
-    /// Refused with 429 or 503.
+    /// Refused on purpose: 429 or 503 that says why or when to come back.
     pub shed: u64,
-    /// Any other error, or a broken answer.
+    /// Any other error, or a broken or late answer.
     pub failed: u64,
     /// Given up by their own caller, as planned.
     pub cancelled: u64,
 }
 
-/// Quantiles in milliseconds.
+impl Requests {
+    /// Those that have ended.
+    pub fn ended(&self) -> u64 {
+        self.ok + self.shed + self.failed + self.cancelled
+    }
+}
+
+/// Requests per second, side by side.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Latency {
+pub struct Rates {
+    /// As planned.
+    pub offered_rps: f64,
+    /// As they really left the generator.
+    pub sent_rps: f64,
+    /// Whole answers, over the run and its tail.
+    pub completed_rps: f64,
+}
+
+/// The requests that were shed.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Shed {
+    /// Share of the offered ones.
+    pub share: f64,
+    /// Count by status and the reason that the server gave.
+    pub by_reason: BTreeMap<String, u64>,
+    /// Planned time to the refusal.
+    pub latency_ms: Quantiles,
+}
+
+/// The requests that failed.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Failed {
+    /// Share of the offered ones.
+    pub share: f64,
+    /// Count by cause: `status_500`, `connect`, `broken`, `error_in_stream`, `cut`, `timeout`.
+    pub by_cause: BTreeMap<String, u64>,
+}
+
+/// How late requests left the generator.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Lag {
     /// Median.
     pub p50: f64,
-    /// 90th percentile.
-    pub p90: f64,
     /// 99th percentile.
     pub p99: f64,
+    /// The latest.
+    pub max: f64,
+    /// What a valid run keeps its 99th percentile below.
+    pub allowed: f64,
+    /// Requests later than that.
+    pub late: u64,
+}
+
+/// Token counts that engines reported.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Tokens {
+    /// Prompt tokens.
+    pub prompt: u64,
+    /// Prompt tokens of answers that say how many came from the cache.
+    pub prompt_with_cache: u64,
+    /// Of those, the ones that came from the cache.
+    pub cached: u64,
+    /// Generated tokens.
+    pub completion: u64,
+}
+
+/// Prefix cache hits as engines report them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Prefix {
+    /// `cached / prompt` over the answers that say; absent when none does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hit_ratio: Option<f64>,
 }
 
 /// What came of a run.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct LoadReport {
+    /// How the load was made: always `open loop`.
+    pub mode: &'static str,
     /// How requests ended.
     pub requests: Requests,
-    /// Planned rate per second.
-    pub offered_rps: f64,
-    /// Whole answers per second, over the run and its tail.
-    pub achieved_rps: f64,
-    /// Planned time to first token, of whole answers.
-    pub ttft_ms: Latency,
-    /// Time per further token, of whole answers.
-    pub tpot_ms: Latency,
-    /// Prompt tokens that engines found in their prefix caches, as a share, where they say.
-    pub engine_cached_share: Option<f64>,
-    /// How late requests went out, 99th percentile, in milliseconds.
-    pub late_p99_ms: f64,
+    /// Planned time to the first text, of streams that were ok, in milliseconds.
+    pub ttft_ms: Quantiles,
+    /// Time per further token, of streams that were ok, in milliseconds.
+    pub tpot_ms: Quantiles,
+    /// Planned time to the end, of all that were ok, in milliseconds.
+    pub e2e_ms: Quantiles,
+    /// Hits in the engines' prefix caches.
+    pub prefix: Prefix,
+    /// What engines counted.
+    pub tokens: Tokens,
+    /// Offered, sent and completed.
+    #[serde(flatten)]
+    pub rates: Rates,
+    /// The refused ones.
+    pub shed: Shed,
+    /// The failed ones.
+    pub failed: Failed,
+    /// How late requests were sent, in milliseconds.
+    pub lag_ms: Lag,
+    /// From the first planned time to the last answer, in seconds.
+    pub duration_s: f64,
     /// The load was offered as planned.
     pub valid: bool,
-}
-
-/// Latencies in microseconds, up to an hour, to three digits.
-pub(super) struct Times(Option<Histogram<u64>>);
-
-impl Times {
-    pub(super) fn new() -> Times {
-        Times(Histogram::new_with_bounds(1, 3_600_000_000, 3).ok())
-    }
-
-    pub(super) fn add(&mut self, time: Duration) {
-        let us = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
-        if let Some(histogram) = &mut self.0 {
-            histogram.saturating_record(us.max(1));
-        }
-    }
-
-    /// A quantile in milliseconds; 0 when nothing was measured.
-    pub(super) fn ms(&self, quantile: f64) -> f64 {
-        let us = self
-            .0
-            .as_ref()
-            .filter(|times| !times.is_empty())
-            .map_or(0, |times| times.value_at_quantile(quantile));
-        Duration::from_micros(us).as_secs_f64() * 1e3
-    }
-
-    pub(super) fn latency(&self) -> Latency {
-        Latency {
-            p50: self.ms(0.5),
-            p90: self.ms(0.9),
-            p99: self.ms(0.99),
-        }
-    }
 }
