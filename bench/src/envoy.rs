@@ -63,16 +63,24 @@ pub struct Ports {
 
 /// A manifest with these addresses.
 pub fn render(manifest: &str, ports: &Ports) -> String {
-    let socket = |address: &SocketAddr| {
-        format!("address: {}, port_value: {}", address.ip(), address.port())
-    };
+    let socket =
+        |address: &SocketAddr| format!("address: {}, port_value: {}", address.ip(), address.port());
     let endpoint = |address: &SocketAddr| {
-        format!("        - endpoint: {{ address: {{ socket_address: {{ {} }} }} }}\n", socket(address))
+        format!(
+            "        - endpoint: {{ address: {{ socket_address: {{ {} }} }} }}\n",
+            socket(address)
+        )
     };
     let endpoints: String = ports.endpoints.iter().map(endpoint).collect();
     block(manifest, "endpoints", &endpoints)
-        .replace("address: 127.0.0.1, port_value: 10000", &socket(&ports.listen))
-        .replace("address: 127.0.0.1, port_value: 19000", &socket(&ports.admin))
+        .replace(
+            "address: 127.0.0.1, port_value: 10000",
+            &socket(&ports.listen),
+        )
+        .replace(
+            "address: 127.0.0.1, port_value: 19000",
+            &socket(&ports.admin),
+        )
         .replace("address: 127.0.0.1, port_value: 9002", &socket(&ports.epp))
 }
 
@@ -113,12 +121,21 @@ impl Envoy {
         fs::create_dir_all(&dir)?;
         let file = dir.join("envoy.yaml");
         let log = dir.join("access.log");
-        fs::write(&file, config.replace("ACCESS_LOG_PATH", &log.display().to_string()))?;
+        fs::write(
+            &file,
+            config.replace("ACCESS_LOG_PATH", &log.display().to_string()),
+        )?;
         let child = Command::new(binary)
             .arg("-c")
             .arg(&file)
             .args(["--concurrency", "1", "--disable-hot-restart"])
-            .args(["--file-flush-interval-msec", "20", "-l", "warning", "--log-path"])
+            .args([
+                "--file-flush-interval-msec",
+                "20",
+                "-l",
+                "warning",
+                "--log-path",
+            ])
             .arg(dir.join("envoy.log"))
             .stdout(Stdio::null())
             .stderr(Stdio::null())
@@ -132,14 +149,24 @@ impl Envoy {
     async fn wait_ready(&mut self) -> io::Result<()> {
         let until = tokio::time::Instant::now() + Duration::from_secs(20);
         loop {
-            if self.admin_get("/ready").await.is_ok_and(|answer| answer.contains("LIVE")) {
+            if self
+                .admin_get("/ready")
+                .await
+                .is_ok_and(|answer| answer.contains("LIVE"))
+            {
                 return Ok(());
             }
             if let Some(status) = self.child.try_wait()? {
-                return Err(io::Error::other(format!("Envoy ended, {status}: {}", self.words())));
+                return Err(io::Error::other(format!(
+                    "Envoy ended, {status}: {}",
+                    self.words()
+                )));
             }
             if tokio::time::Instant::now() > until {
-                return Err(io::Error::other(format!("Envoy is not ready: {}", self.words())));
+                return Err(io::Error::other(format!(
+                    "Envoy is not ready: {}",
+                    self.words()
+                )));
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
@@ -153,7 +180,9 @@ impl Envoy {
     /// Lines of its access log.
     pub fn access_log(&self) -> Vec<serde_json::Value> {
         let text = fs::read_to_string(self.dir.join("access.log")).unwrap_or_default();
-        text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+        text.lines()
+            .filter_map(|line| serde_json::from_str(line).ok())
+            .collect()
     }
 
     /// A page of its admin port.
@@ -167,8 +196,15 @@ impl Envoy {
             .header(http::header::HOST, "admin")
             .body(http_body_util::Full::default())
             .map_err(io::Error::other)?;
-        let answer = connection.try_send(request).await.map_err(io::Error::other)?;
-        let body = answer.into_body().collect().await.map_err(io::Error::other)?;
+        let answer = connection
+            .try_send(request)
+            .await
+            .map_err(io::Error::other)?;
+        let body = answer
+            .into_body()
+            .collect()
+            .await
+            .map_err(io::Error::other)?;
         Ok(String::from_utf8_lossy(&body.to_bytes()).into_owned())
     }
 
@@ -179,12 +215,16 @@ impl Envoy {
     pub async fn wait_picker_healthy(&self) -> io::Result<()> {
         let until = tokio::time::Instant::now() + Duration::from_secs(15);
         loop {
-            let stats = self.admin_get("/stats?filter=cluster.epp.membership_healthy").await?;
+            let stats = self
+                .admin_get("/stats?filter=cluster.epp.membership_healthy")
+                .await?;
             if stats.trim().ends_with(": 1") {
                 return Ok(());
             }
             if tokio::time::Instant::now() > until {
-                return Err(io::Error::other(format!("the picker is not healthy for Envoy: {stats}")));
+                return Err(io::Error::other(format!(
+                    "the picker is not healthy for Envoy: {stats}"
+                )));
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
@@ -213,6 +253,9 @@ mod tests {
         }
         let text = render(OVERRIDE_HOST, &ports);
         assert!(text.contains("address: 127.0.0.2, port_value: 5 "));
-        assert_eq!(block("a # x: begin\nold\n# x: end b", "x", "new"), "a # x: begin\nnew\n# x: end b");
+        assert_eq!(
+            block("a # x: begin\nold\n# x: end b", "x", "new"),
+            "a # x: begin\nnew\n# x: end b"
+        );
     }
 }

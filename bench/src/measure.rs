@@ -119,7 +119,10 @@ pub(crate) fn round(value: f64, digits: i32) -> f64 {
 }
 
 /// A count as a number to calculate with; exact below 2^53.
-#[expect(clippy::cast_precision_loss, reason = "counts of a run are far below 2^53")]
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "counts of a run are far below 2^53"
+)]
 pub(crate) fn number(count: u64) -> f64 {
     count as f64
 }
@@ -136,7 +139,10 @@ mod tests {
         }
         let got = times.ms();
         for (value, expected) in [(got.p50, 500.0), (got.p90, 900.0), (got.p99, 990.0)] {
-            assert!((value / expected - 1.0).abs() < 0.002, "{value} for {expected}");
+            assert!(
+                (value / expected - 1.0).abs() < 0.002,
+                "{value} for {expected}"
+            );
         }
         assert_eq!(times.len(), 1000);
         assert!((times.max().as_secs_f64() - 1.0).abs() < 0.002);
@@ -145,7 +151,10 @@ mod tests {
     #[test]
     fn nothing_measured_is_zero_and_extremes_are_held() {
         let mut times = Times::new();
-        assert_eq!((times.ms(), times.max()), (Quantiles::default(), Duration::ZERO));
+        assert_eq!(
+            (times.ms(), times.max()),
+            (Quantiles::default(), Duration::ZERO)
+        );
         times.add(Duration::ZERO);
         times.add(Duration::from_secs(1 << 30));
         assert_eq!(times.len(), 2);

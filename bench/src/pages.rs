@@ -9,7 +9,11 @@ const CAPTURED: [&str; 3] = [
 
 /// The page of an endpoint at its `turn`-th change. As long as the captured one, give or take some digits.
 pub(crate) fn page(endpoint: usize, turn: usize) -> String {
-    let captured = CAPTURED.iter().cycle().nth(endpoint % CAPTURED.len()).copied();
+    let captured = CAPTURED
+        .iter()
+        .cycle()
+        .nth(endpoint % CAPTURED.len())
+        .copied();
     let captured = captured.unwrap_or_default();
     let seed = (endpoint as u64) << 32 | turn as u64;
     let mut rng = fastrand::Rng::with_seed(seed);

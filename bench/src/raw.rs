@@ -61,7 +61,11 @@ impl Wire {
     }
 
     /// Passes over the next `length` bytes, telling each piece.
-    pub(crate) async fn body(&mut self, mut length: usize, mut tell: impl FnMut(&[u8])) -> io::Result<()> {
+    pub(crate) async fn body(
+        &mut self,
+        mut length: usize,
+        mut tell: impl FnMut(&[u8]),
+    ) -> io::Result<()> {
         loop {
             let piece = self.buffer.split_to(length.min(self.buffer.len()));
             if !piece.is_empty() {
@@ -79,7 +83,11 @@ impl Wire {
     pub(crate) async fn chunks(&mut self, mut tell: impl FnMut(&[u8])) -> io::Result<()> {
         loop {
             let line = self.line().await?;
-            let digits = line.as_ref().split(|byte| *byte == b';').next().unwrap_or_default();
+            let digits = line
+                .as_ref()
+                .split(|byte| *byte == b';')
+                .next()
+                .unwrap_or_default();
             let digits = std::str::from_utf8(digits.trim_ascii()).unwrap_or_default();
             let size = usize::from_str_radix(digits, 16);
             let size = size.map_err(|_| broken("a chunk without a size"))?;
@@ -123,7 +131,9 @@ impl Wire {
     pub(crate) async fn answer(&mut self, tell: impl FnMut(&[u8])) -> io::Result<u16> {
         let head = self.head().await?;
         let head = head.ok_or(io::Error::from(io::ErrorKind::UnexpectedEof))?;
-        let status = head.get(9..12).and_then(|digits| std::str::from_utf8(digits).ok());
+        let status = head
+            .get(9..12)
+            .and_then(|digits| std::str::from_utf8(digits).ok());
         let status = status.and_then(|digits| digits.parse().ok());
         let status = status.ok_or(broken("no status"))?;
         match length(&head) {

@@ -39,9 +39,16 @@ impl Outcome {
 
     /// The text on stdout.
     fn text(&mut self, json: bool) -> String {
-        let width = self.rows.iter().map(|(what, _)| what.len()).max().unwrap_or(0);
+        let width = self
+            .rows
+            .iter()
+            .map(|(what, _)| what.len())
+            .max()
+            .unwrap_or(0);
         let rows = self.rows.iter();
-        let mut text: String = rows.map(|(what, much)| format!("{what:<width$}  {much}\n")).collect();
+        let mut text: String = rows
+            .map(|(what, much)| format!("{what:<width$}  {much}\n"))
+            .collect();
         if json {
             if let Value::Object(map) = &mut self.json {
                 map.insert("valid".to_owned(), self.faults.is_empty().into());

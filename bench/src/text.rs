@@ -47,7 +47,9 @@ pub(crate) fn chat_body(rng: &mut fastrand::Rng, bytes: usize, stream: bool) -> 
     let head = r#"{"model":"bench","temperature":0.7,"max_tokens":128,"messages":[{"role":"system","content":""#;
     let turn = r#""},{"role":"user","content":""#;
     let tail = format!(r#""}}]{options}}}"#);
-    let room = bytes.saturating_sub(head.len() + turn.len() + tail.len()).max(8);
+    let room = bytes
+        .saturating_sub(head.len() + turn.len() + tail.len())
+        .max(8);
     let system = words_of(rng, room / 4);
     let user = words_of(rng, room - room / 4);
     format!("{head}{system}{turn}{user}{tail}")

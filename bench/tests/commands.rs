@@ -18,7 +18,9 @@ fn main() -> ExitCode {
         let Cli::Bench(command) = Cli::parse();
         return bench(command);
     }
-    let filter = std::env::args().skip(1).find(|argument| !argument.starts_with('-'));
+    let filter = std::env::args()
+        .skip(1)
+        .find(|argument| !argument.starts_with('-'));
     let tests: [(&str, fn()); 6] = [
         ("schedule", schedule),
         ("scrape", scrape),
@@ -50,7 +52,10 @@ fn measured(line: &str) -> (i32, Value, Output) {
 fn has_numbers(value: &Value, pointers: &[&str]) {
     for pointer in pointers {
         let number = value.pointer(pointer).and_then(Value::as_f64);
-        assert!(number.is_some_and(|number| number > 0.0), "{pointer} in {value}");
+        assert!(
+            number.is_some_and(|number| number > 0.0),
+            "{pointer} in {value}"
+        );
     }
 }
 
@@ -58,7 +63,15 @@ fn schedule() {
     let (code, value, output) = measured("bench schedule --endpoints 25 --seconds 0.1 --json");
     assert_eq!(code, 0, "{output:?}");
     assert_eq!(value["endpoints"], 25);
-    has_numbers(&value, &["/decision_us/p50", "/decision_us/p99", "/decisions_per_s", "/decisions"]);
+    has_numbers(
+        &value,
+        &[
+            "/decision_us/p50",
+            "/decision_us/p99",
+            "/decisions_per_s",
+            "/decisions",
+        ],
+    );
 }
 
 fn scrape() {
@@ -68,7 +81,16 @@ fn scrape() {
     assert!(code == 0 || code == 3, "{output:?}");
     assert_eq!(value["errors"], 0);
     assert_eq!(value["valid"], code == 0);
-    has_numbers(&value, &["/endpoints", "/interval_ms", "/scrapes_per_s", "/cores", "/rss_mb"]);
+    has_numbers(
+        &value,
+        &[
+            "/endpoints",
+            "/interval_ms",
+            "/scrapes_per_s",
+            "/cores",
+            "/rss_mb",
+        ],
+    );
 }
 
 const EXTPROC: [&str; 10] = [
@@ -105,8 +127,14 @@ fn extproc_open_loop_of_streams() {
     let (code, value, output) = measured(line);
     // Sent late on a busy machine is said with code 3; wrong counts would be said in other words.
     let said = String::from_utf8_lossy(&output.stderr);
-    assert!(code == 0 || said.contains("late") || said.contains("instead of 50"), "{output:?}");
-    assert_eq!((value["offered_rps"].as_f64(), value["events"].as_u64()), (Some(50.0), Some(16)));
+    assert!(
+        code == 0 || said.contains("late") || said.contains("instead of 50"),
+        "{output:?}"
+    );
+    assert_eq!(
+        (value["offered_rps"].as_f64(), value["events"].as_u64()),
+        (Some(50.0), Some(16))
+    );
     has_numbers(&value, &EXTPROC);
 }
 
@@ -115,7 +143,16 @@ fn serve() {
     let (code, value, output) = measured(line);
     assert_eq!(code, 0, "{output:?}");
     assert_eq!(value["stages"]["scheduler"], value["requests"]);
-    has_numbers(&value, &["/rps", "/us_per_request/2k", "/us_per_request/3000", "/sse64_us", "/rss_mb"]);
+    has_numbers(
+        &value,
+        &[
+            "/rps",
+            "/us_per_request/2k",
+            "/us_per_request/3000",
+            "/sse64_us",
+            "/rss_mb",
+        ],
+    );
     assert!(value.pointer("/added_us/p50").is_some_and(Value::is_number));
     assert!(value.pointer("/added_us/p99").is_some_and(Value::is_number));
 }
@@ -126,7 +163,8 @@ fn load() {
     assert_eq!(code, 2);
     assert!(said.contains("measured twice"), "{said}");
     // Nobody listens on port 1: all fail, and the load is valid all the same.
-    let line = "bench load --target http://127.0.0.1:1 --rate 20,40 --seconds 0.5 --lag-floor 60s --json";
+    let line =
+        "bench load --target http://127.0.0.1:1 --rate 20,40 --seconds 0.5 --lag-floor 60s --json";
     let (code, value, output) = measured(line);
     assert_eq!(code, 0, "{output:?}");
     let steps = value["steps"].as_array().unwrap();

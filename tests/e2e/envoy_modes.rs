@@ -205,7 +205,10 @@ async fn trailers_pass_both_ways() {
             "{request_mode}"
         );
         assert_eq!(echoed["trailers"][0][1], "abc", "{request_mode}: {echoed}");
-        assert!(answer.trailers.contains_key("x-emulator-body-xxh3"), "{request_mode}");
+        assert!(
+            answer.trailers.contains_key("x-emulator-body-xxh3"),
+            "{request_mode}"
+        );
         picker.assert_guards_at_zero().await;
     }
 }

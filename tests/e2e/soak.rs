@@ -45,7 +45,13 @@ async fn soak_ends_with_nothing_held() {
     };
     let target = Target::chat(vec![front.data]);
     // Warm-up: buffers, connections and metric series come into being.
-    run(&spec(1, Duration::from_secs(seconds() / 4 + 2)), &target, &Silent).await.unwrap();
+    run(
+        &spec(1, Duration::from_secs(seconds() / 4 + 2)),
+        &target,
+        &Silent,
+    )
+    .await
+    .unwrap();
     let before = front.process.resident();
 
     let faults = {
@@ -89,7 +95,9 @@ async fn soak_ends_with_nothing_held() {
             }
         })
     };
-    let report = run(&spec(2, Duration::from_secs(seconds())), &target, &Silent).await.unwrap();
+    let report = run(&spec(2, Duration::from_secs(seconds())), &target, &Silent)
+        .await
+        .unwrap();
     faults.abort();
     let requests = report.requests;
     assert_eq!(

@@ -31,8 +31,8 @@ use tonic::{
 };
 use tonic_prost::ProstCodec;
 use wicketgate_epp::extproc::proto::{
-    Answer, BodyMutation, CommonAnswer, CommonResponse, HeaderMutation, HeaderValueOption, HttpBody,
-    Phase, ProcessingRequest, ProcessingResponse, TrailersAnswer,
+    Answer, BodyMutation, CommonAnswer, CommonResponse, HeaderMutation, HeaderValueOption,
+    HttpBody, Phase, ProcessingRequest, ProcessingResponse, TrailersAnswer,
 };
 
 use super::Running;
@@ -50,7 +50,10 @@ pub(super) async fn start(endpoints: &[SocketAddr]) -> io::Result<Running> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let address = listener.local_addr()?;
     let turns = Arc::new(Turns {
-        endpoints: endpoints.iter().map(|at| Bytes::from(at.to_string())).collect(),
+        endpoints: endpoints
+            .iter()
+            .map(|at| Bytes::from(at.to_string()))
+            .collect(),
         next: AtomicUsize::new(0),
         ended: AtomicU64::new(0),
     });
@@ -59,7 +62,9 @@ pub(super) async fn start(endpoints: &[SocketAddr]) -> io::Result<Running> {
     tasks.spawn(accept(listener, turns));
     Ok(Running {
         addresses: vec![address],
-        counters: Box::new(move || BTreeMap::from([("ended".to_owned(), shown.ended.load(Relaxed))])),
+        counters: Box::new(move || {
+            BTreeMap::from([("ended".to_owned(), shown.ended.load(Relaxed))])
+        }),
         _part: Box::new(tasks),
     })
 }
@@ -93,8 +98,12 @@ async fn accept(listener: TcpListener, turns: Arc<Turns>) {
     }
 }
 
-async fn answer(turns: Arc<Turns>, request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
-    let mut grpc = Grpc::new(ProstCodec::default()).apply_max_message_size_config(Some(16 << 20), None);
+async fn answer(
+    turns: Arc<Turns>,
+    request: Request<Incoming>,
+) -> Result<Response<Body>, Infallible> {
+    let mut grpc =
+        Grpc::new(ProstCodec::default()).apply_max_message_size_config(Some(16 << 20), None);
     Ok(grpc.streaming(Process(turns), request.map(Body::new)).await)
 }
 

@@ -18,7 +18,14 @@ use wicketgate_epp::{
 use super::Running;
 
 /// Results that a scrape can have besides `ok`.
-const FAILURES: [&str; 6] = ["connect", "timeout", "status", "too_long", "broken", "unrecognised"];
+const FAILURES: [&str; 6] = [
+    "connect",
+    "timeout",
+    "status",
+    "too_long",
+    "broken",
+    "unrecognised",
+];
 
 /// Which front listens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -56,7 +63,11 @@ pub(super) async fn start(settings: &Settings) -> Result<Running, String> {
 
 /// The default configuration over these endpoints, on free ports of the loopback.
 pub(crate) async fn gateway(settings: &Settings) -> Result<Gateway, String> {
-    let backends: Vec<String> = settings.backends.iter().map(SocketAddr::to_string).collect();
+    let backends: Vec<String> = settings
+        .backends
+        .iter()
+        .map(SocketAddr::to_string)
+        .collect();
     let config = Config::from_backends(&backends);
     let mut config = config.map_err(|errors| errors.to_string())?;
     config.bind = IpAddr::V4(Ipv4Addr::LOCALHOST);
@@ -74,7 +85,9 @@ pub(crate) async fn gateway(settings: &Settings) -> Result<Gateway, String> {
         Front::ExtProc => Fronts::ExtProc,
     };
     let spec = gateway_spec(&config, fronts, None).map_err(|error| error.to_string())?;
-    Gateway::start(spec).await.map_err(|error| error.to_string())
+    Gateway::start(spec)
+        .await
+        .map_err(|error| error.to_string())
 }
 
 /// The gateway's own counters, and how many of its endpoints have been observed.
@@ -92,12 +105,16 @@ pub(crate) fn counters(gateway: &Gateway) -> BTreeMap<String, u64> {
         add("running", held.running);
     }
     for (_, shell) in &gateway.pipeline.routes().pools {
-        let observed = shell.endpoints(|rows, _| {
-            rows.iter().filter(|row| row.telemetry.observed()).count()
-        });
+        let observed =
+            shell.endpoints(|rows, _| rows.iter().filter(|row| row.telemetry.observed()).count());
         add("observed", observed as u64);
     }
-    let scrapes = |result| metrics.scrapes.get_or_create(&ScrapeLabels { result }).get();
+    let scrapes = |result| {
+        metrics
+            .scrapes
+            .get_or_create(&ScrapeLabels { result })
+            .get()
+    };
     add("scrapes", scrapes("ok"));
     add("scrape_errors", FAILURES.into_iter().map(scrapes).sum());
     for kind in ["prompt", "completion"] {

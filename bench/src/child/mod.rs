@@ -88,9 +88,13 @@ impl Role {
     async fn start(self) -> Result<Running, String> {
         match self {
             Role::Pages { engines } => upstream::pages(engines).await.map_err(|e| e.to_string()),
-            Role::Upstream { engines } => upstream::engines(engines).await.map_err(|e| e.to_string()),
+            Role::Upstream { engines } => {
+                upstream::engines(engines).await.map_err(|e| e.to_string())
+            }
             Role::Gateway(settings) => gateway::start(&settings).await,
-            Role::Floor { endpoints, .. } => floor::start(&endpoints).await.map_err(|e| e.to_string()),
+            Role::Floor { endpoints, .. } => {
+                floor::start(&endpoints).await.map_err(|e| e.to_string())
+            }
         }
     }
 }

@@ -72,7 +72,11 @@ impl Child {
     ///
     /// # Errors
     /// When that takes too long; the error has the last counts.
-    pub(crate) async fn wait(&mut self, what: &str, wanted: impl Fn(&Stats) -> bool) -> io::Result<Stats> {
+    pub(crate) async fn wait(
+        &mut self,
+        what: &str,
+        wanted: impl Fn(&Stats) -> bool,
+    ) -> io::Result<Stats> {
         let until = tokio::time::Instant::now() + PATIENCE;
         loop {
             let stats = self.stats().await?;
@@ -81,7 +85,9 @@ impl Child {
             }
             if tokio::time::Instant::now() > until {
                 let counters = &stats.counters;
-                return Err(io::Error::other(format!("{what} did not come: {counters:?}")));
+                return Err(io::Error::other(format!(
+                    "{what} did not come: {counters:?}"
+                )));
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }

@@ -37,7 +37,11 @@ struct Pages {
 impl Pages {
     fn new(engines: usize) -> Pages {
         let kind = "text/plain; version=0.0.4; charset=utf-8";
-        let turns = |engine| (0..TURNS).map(|turn| whole(kind, &page(engine, turn))).collect();
+        let turns = |engine| {
+            (0..TURNS)
+                .map(|turn| whole(kind, &page(engine, turn)))
+                .collect()
+        };
         Pages {
             pages: (0..engines).map(turns).collect(),
             next: AtomicUsize::new(0),
@@ -88,7 +92,9 @@ pub(super) async fn engines(engines: usize) -> io::Result<Running> {
     let ports = open(engines, answer).await?;
     Ok(Running {
         addresses: ports.addresses.clone(),
-        counters: Box::new(move || BTreeMap::from([("requests".to_owned(), counted.load(Relaxed))])),
+        counters: Box::new(move || {
+            BTreeMap::from([("requests".to_owned(), counted.load(Relaxed))])
+        }),
         _part: Box::new(ports),
     })
 }
@@ -113,7 +119,9 @@ fn stream_answer() -> Vec<Bytes> {
         );
         chunk(&format!("{text}\n\n"))
     };
-    let token = event(r#""choices":[{"index":0,"delta":{"content":" river"},"logprobs":null,"finish_reason":null}]"#);
+    let token = event(
+        r#""choices":[{"index":0,"delta":{"content":" river"},"logprobs":null,"finish_reason":null}]"#,
+    );
     let usage = event(&format!(r#""choices":[],"usage":{USAGE}"#));
     let mut pieces = vec![chunked_head("text/event-stream; charset=utf-8")];
     pieces.extend(std::iter::repeat_n(token, EVENTS - 1));

@@ -8,7 +8,9 @@ use tokio::net::lookup_host;
 
 use super::{Output, block_on, duration, tell, usage};
 use crate::{
-    load::{Arrivals, LoadReport, LoadSpec, Progress, Quantiles, Snapshot, Target, run as offer, steps},
+    load::{
+        Arrivals, LoadReport, LoadSpec, Progress, Quantiles, Snapshot, Target, run as offer, steps,
+    },
     report::{Outcome, progress},
 };
 
@@ -123,14 +125,22 @@ async fn measure(args: &LoadArgs) -> io::Result<Outcome> {
 
 /// The address behind `http://host:port`, or behind `host:port`.
 async fn resolve(url: &str) -> io::Result<SocketAddr> {
-    let host = url.strip_prefix("http://").unwrap_or(url).trim_end_matches('/');
-    let port = if host.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok()) {
+    let host = url
+        .strip_prefix("http://")
+        .unwrap_or(url)
+        .trim_end_matches('/');
+    let port = if host
+        .rsplit_once(':')
+        .is_some_and(|(_, port)| port.parse::<u16>().is_ok())
+    {
         ""
     } else {
         ":80"
     };
     let mut found = lookup_host(format!("{host}{port}")).await?;
-    found.next().ok_or_else(|| io::Error::other(format!("{url} has no address")))
+    found
+        .next()
+        .ok_or_else(|| io::Error::other(format!("{url} has no address")))
 }
 
 /// A line a second.
@@ -140,9 +150,17 @@ impl Progress for Line {
     fn update(&self, snapshot: &Snapshot) {
         let ms = snapshot.elapsed.as_millis();
         if ms % 1000 < 100 {
-            let Snapshot { requests, in_flight, ttft_p50_ms, .. } = snapshot;
+            let Snapshot {
+                requests,
+                in_flight,
+                ttft_p50_ms,
+                ..
+            } = snapshot;
             let ok = requests.ok;
-            progress(&format!("{:>4} s  ok {ok}  under way {in_flight}  TTFT p50 {ttft_p50_ms:.0} ms", ms / 1000));
+            progress(&format!(
+                "{:>4} s  ok {ok}  under way {in_flight}  TTFT p50 {ttft_p50_ms:.0} ms",
+                ms / 1000
+            ));
         }
     }
 }
@@ -161,7 +179,9 @@ fn outcome(reports: &[LoadReport]) -> Outcome {
     }
     outcome.json = match reports {
         [only] => json!(only),
-        steps => json!({"mode": "open loop", "steps": steps.iter().map(|step| json!(step)).collect::<Vec<Value>>()}),
+        steps => {
+            json!({"mode": "open loop", "steps": steps.iter().map(|step| json!(step)).collect::<Vec<Value>>()})
+        }
     };
     outcome
 }
@@ -169,19 +189,48 @@ fn outcome(reports: &[LoadReport]) -> Outcome {
 fn rows(outcome: &mut Outcome, report: &LoadReport) {
     let (requests, rates) = (report.requests, report.rates);
     let quantiles = |q: Quantiles| format!("{:.1} / {:.1} / {:.1} ms", q.p50, q.p90, q.p99);
-    outcome.row("offered / sent / completed", format!(
-        "{} / {} / {} per second", rates.offered_rps, rates.sent_rps, rates.completed_rps
-    ));
+    outcome.row(
+        "offered / sent / completed",
+        format!(
+            "{} / {} / {} per second",
+            rates.offered_rps, rates.sent_rps, rates.completed_rps
+        ),
+    );
     outcome.row("requests", requests.offered);
     outcome.row("  ok", requests.ok);
-    outcome.row("  shed", format!("{} ({:.1} %) {:?}", requests.shed, report.shed.share * 100.0, report.shed.by_reason));
-    outcome.row("  failed", format!("{} ({:.1} %) {:?}", requests.failed, report.failed.share * 100.0, report.failed.by_cause));
+    outcome.row(
+        "  shed",
+        format!(
+            "{} ({:.1} %) {:?}",
+            requests.shed,
+            report.shed.share * 100.0,
+            report.shed.by_reason
+        ),
+    );
+    outcome.row(
+        "  failed",
+        format!(
+            "{} ({:.1} %) {:?}",
+            requests.failed,
+            report.failed.share * 100.0,
+            report.failed.by_cause
+        ),
+    );
     outcome.row("  cancelled", requests.cancelled);
     outcome.row("TTFT p50 / p90 / p99", quantiles(report.ttft_ms));
     outcome.row("TPOT p50 / p90 / p99", quantiles(report.tpot_ms));
     outcome.row("E2E p50 / p90 / p99", quantiles(report.e2e_ms));
     if let Some(ratio) = report.prefix.hit_ratio {
-        outcome.row("prefix hits", format!("{:.1} % of prompt tokens", ratio * 100.0));
+        outcome.row(
+            "prefix hits",
+            format!("{:.1} % of prompt tokens", ratio * 100.0),
+        );
     }
-    outcome.row("sent late p99 / max", format!("{} / {} ms of {} ms allowed", report.lag_ms.p99, report.lag_ms.max, report.lag_ms.allowed));
+    outcome.row(
+        "sent late p99 / max",
+        format!(
+            "{} / {} ms of {} ms allowed",
+            report.lag_ms.p99, report.lag_ms.max, report.lag_ms.allowed
+        ),
+    );
 }

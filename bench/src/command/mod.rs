@@ -75,7 +75,9 @@ fn tell(output: Output, outcome: io::Result<Outcome>) -> ExitCode {
 /// Runs a future on a runtime with a worker per core.
 fn block_on<T>(future: impl Future<Output = io::Result<T>>) -> io::Result<T> {
     crate::measure::raise_file_limit();
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?;
     let result = runtime.block_on(future);
     runtime.shutdown_background();
     result
@@ -119,7 +121,9 @@ mod tests {
 
     fn parse(line: &str) -> Result<BenchCommand, String> {
         let parsed = Cli::try_parse_from(line.split(' '));
-        parsed.map(|cli| cli.command).map_err(|error| error.to_string())
+        parsed
+            .map(|cli| cli.command)
+            .map_err(|error| error.to_string())
     }
 
     #[test]

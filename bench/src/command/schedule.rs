@@ -61,7 +61,10 @@ pub(super) fn run(args: &ScheduleArgs) -> io::Result<Outcome> {
     let mut outcome = Outcome::new();
     outcome.row("endpoints", args.endpoints);
     outcome.row("decisions", times.len());
-    outcome.row("decision p50 / p99", format!("{:.1} / {:.1} us", us.p50, us.p99));
+    outcome.row(
+        "decision p50 / p99",
+        format!("{:.1} / {:.1} us", us.p50, us.p99),
+    );
     outcome.row("decisions per second", format!("{per_s:.0} on one core"));
     outcome.json = json!({
         "endpoints": args.endpoints,
@@ -180,7 +183,8 @@ impl Fleet {
         };
         let decision = self.scheduler.choose(&request, &snapshot, &mut self.state);
         let decision = decision.map_err(io::Error::other)?;
-        self.scheduler.after_dispatch(&request, &decision, &mut self.state);
+        self.scheduler
+            .after_dispatch(&request, &decision, &mut self.state);
         let target = decision.targets.first().map_or(0, |target| target.id.0);
         let at = usize::try_from(target.wrapping_sub(1)).unwrap_or(usize::MAX);
         if let Some(endpoint) = self.endpoints.get_mut(at) {
@@ -217,10 +221,17 @@ mod tests {
             fleet.decide().unwrap();
         }
         assert_eq!(fleet.dispatched, 1000);
-        let loads: Vec<u32> = fleet.endpoints.iter().map(|row| row.load.requests).collect();
+        let loads: Vec<u32> = fleet
+            .endpoints
+            .iter()
+            .map(|row| row.load.requests)
+            .collect();
         let total: u32 = loads.iter().sum();
         assert_eq!(total as usize, fleet.running.len());
-        assert!(loads.iter().all(|load| *load <= 2 * total / 20 + 1), "{loads:?}");
+        assert!(
+            loads.iter().all(|load| *load <= 2 * total / 20 + 1),
+            "{loads:?}"
+        );
         assert!(fleet.endpoints.iter().all(|row| row.telemetry.observed()));
     }
 }

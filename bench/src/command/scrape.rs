@@ -44,7 +44,9 @@ pub(super) async fn run(args: &ScrapeArgs) -> io::Result<Outcome> {
         front: Front::ExtProc,
         workers: 0,
         backends: pages.addresses.clone(),
-        interval_ms: u64::try_from(args.interval.as_millis()).unwrap_or(u64::MAX).max(1),
+        interval_ms: u64::try_from(args.interval.as_millis())
+            .unwrap_or(u64::MAX)
+            .max(1),
     };
     let gateway = gateway(&settings).await.map_err(io::Error::other)?;
     let count = |name: &str| counters(&gateway).get(name).copied().unwrap_or(0);
@@ -52,7 +54,9 @@ pub(super) async fn run(args: &ScrapeArgs) -> io::Result<Outcome> {
     while count("observed") < args.endpoints {
         if Instant::now() > until {
             let seen = count("observed");
-            return Err(io::Error::other(format!("only {seen} engines could be scraped")));
+            return Err(io::Error::other(format!(
+                "only {seen} engines could be scraped"
+            )));
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
@@ -75,7 +79,17 @@ pub(super) async fn run(args: &ScrapeArgs) -> io::Result<Outcome> {
     let scrapes = count("scrapes") - before;
     let errors = count("scrape_errors") - errors_before;
     let served = pages.stats().await?.counter("pages") - served_before;
-    Ok(tell(args, &Measured { cpu, wall, scrapes, errors, served }, &ages))
+    Ok(tell(
+        args,
+        &Measured {
+            cpu,
+            wall,
+            scrapes,
+            errors,
+            served,
+        },
+        &ages,
+    ))
 }
 
 struct Measured {
@@ -95,12 +109,18 @@ fn tell(args: &ScrapeArgs, measured: &Measured, ages: &Times) -> Outcome {
     let each = measured.cpu.as_secs_f64() * 1e6 / number(measured.scrapes.max(1));
     let age = ages.ms();
     let mut outcome = Outcome::new();
-    outcome.row("endpoints", format!("{} every {:?}", args.endpoints, args.interval));
+    outcome.row(
+        "endpoints",
+        format!("{} every {:?}", args.endpoints, args.interval),
+    );
     outcome.row("scrapes per second", format!("{per_s:.0} of {asked:.0}"));
     outcome.row("errors", measured.errors);
     outcome.row("cores", format!("{cores:.3}"));
     outcome.row("CPU per scrape", format!("{each:.1} us"));
-    outcome.row("age of values p50 / p99", format!("{:.1} / {:.1} ms", age.p50, age.p99));
+    outcome.row(
+        "age of values p50 / p99",
+        format!("{:.1} / {:.1} ms", age.p50, age.p99),
+    );
     if let Some(rss) = peak_rss_mb() {
         outcome.row("memory", format!("{rss:.1} MiB"));
     }
@@ -116,11 +136,19 @@ fn tell(args: &ScrapeArgs, measured: &Measured, ages: &Times) -> Outcome {
         "errors": measured.errors,
         "engine": "captured vLLM pages of 48-76 KB",
     });
-    outcome.require(measured.errors == 0, || format!("{} scrapes failed", measured.errors));
-    // One page per engine can be under way at either end of the measurement.
-    outcome.require(measured.scrapes.abs_diff(measured.served) <= args.endpoints, || {
-        format!("{} scrapes counted, {} pages sent", measured.scrapes, measured.served)
+    outcome.require(measured.errors == 0, || {
+        format!("{} scrapes failed", measured.errors)
     });
+    // One page per engine can be under way at either end of the measurement.
+    outcome.require(
+        measured.scrapes.abs_diff(measured.served) <= args.endpoints,
+        || {
+            format!(
+                "{} scrapes counted, {} pages sent",
+                measured.scrapes, measured.served
+            )
+        },
+    );
     outcome.require(per_s >= 0.9 * asked, || {
         format!("{per_s:.0} scrapes per second instead of {asked:.0}")
     });

@@ -33,7 +33,12 @@ impl Chats {
     }
 
     /// The messages of a request that is sent at `at`: the next turn of a chat, or the first one of a new chat.
-    pub(super) fn next(&mut self, spec: &LoadSpec, at: Duration, rng: &mut fastrand::Rng) -> String {
+    pub(super) fn next(
+        &mut self,
+        spec: &LoadSpec,
+        at: Duration,
+        rng: &mut fastrand::Rng,
+    ) -> String {
         let new = rng.f64() < spec.new_chat_share;
         let ready = self.waiting.front().is_some_and(|chat| chat.free_at <= at);
         let mut chat = match self.waiting.pop_front_if(|_| ready && !new) {

@@ -23,7 +23,10 @@ const REASON_LENGTH: usize = 64;
 /// How a request ended.
 pub(super) enum End {
     /// Answered whole; `took` counts from the planned time.
-    Ok { stream: Option<Stream>, took: Duration },
+    Ok {
+        stream: Option<Stream>,
+        took: Duration,
+    },
     /// Refused on purpose.
     Shed { reason: String, took: Duration },
     /// Any other error.
@@ -134,7 +137,9 @@ async fn send(
         }
     }
     let connect = |_: io::Error| Broken::Connect;
-    let mut new = crate::client::Connection::open(address).await.map_err(connect)?;
+    let mut new = crate::client::Connection::open(address)
+        .await
+        .map_err(connect)?;
     let sent = new.try_send(request).await;
     Ok((new, sent.map_err(|_| Broken::Answer)?))
 }
@@ -213,6 +218,9 @@ mod tests {
         assert_eq!(shed_reason(503, &none), None);
         assert_eq!(shed_reason(500, &retry), None);
         let long: &'static str = "a".repeat(1000).leak();
-        assert_eq!(shed_reason(429, &headers(REASONS[1], long)).unwrap().len(), 4 + REASON_LENGTH);
+        assert_eq!(
+            shed_reason(429, &headers(REASONS[1], long)).unwrap().len(),
+            4 + REASON_LENGTH
+        );
     }
 }

@@ -44,8 +44,14 @@ impl Target {
         let host = addresses.first().map(|address| address.to_string());
         let host = HeaderValue::from_str(host.as_deref().unwrap_or_default());
         let mut headers = HeaderMap::new();
-        headers.insert(header::HOST, host.unwrap_or(HeaderValue::from_static("localhost")));
-        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        headers.insert(
+            header::HOST,
+            host.unwrap_or(HeaderValue::from_static("localhost")),
+        );
+        headers.insert(
+            header::CONTENT_TYPE,
+            HeaderValue::from_static("application/json"),
+        );
         Target {
             addresses,
             path: "/v1/chat/completions".to_owned(),

@@ -47,8 +47,14 @@ fn has_text(line: &[u8]) -> bool {
 
 fn field_has_text(line: &[u8], name: &[u8]) -> bool {
     memchr::memmem::find_iter(line, name).any(|at| {
-        let value = line.get(at + name.len()..).unwrap_or_default().trim_ascii_start();
-        let value = value.strip_prefix(b":").unwrap_or_default().trim_ascii_start();
+        let value = line
+            .get(at + name.len()..)
+            .unwrap_or_default()
+            .trim_ascii_start();
+        let value = value
+            .strip_prefix(b":")
+            .unwrap_or_default()
+            .trim_ascii_start();
         let inside = value.strip_prefix(b"\"").unwrap_or_default();
         inside.first().is_some_and(|byte| *byte != b'"')
     })
@@ -58,7 +64,8 @@ fn field_has_text(line: &[u8], name: &[u8]) -> bool {
 mod tests {
     use super::*;
 
-    const ROLE: &str = "data: {\"choices\":[{\"delta\":{\"role\":\"assistant\",\"content\":\"\"}}]}\n\n";
+    const ROLE: &str =
+        "data: {\"choices\":[{\"delta\":{\"role\":\"assistant\",\"content\":\"\"}}]}\n\n";
     const TOKEN: &str = "data: {\"choices\":[{\"delta\":{\"content\":\" river\"}}]}\n\n";
 
     /// How many pieces had text, and in which byte's piece the first one ended.

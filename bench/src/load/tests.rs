@@ -83,8 +83,14 @@ fn spec(rate: f64, ms: u64) -> LoadSpec {
 }
 
 async fn offer(spec: &LoadSpec, address: SocketAddr) -> LoadReport {
-    let report = run(spec, &Target::chat(vec![address]), &Silent).await.unwrap();
-    assert_eq!(report.requests.ended(), report.requests.offered, "{report:?}");
+    let report = run(spec, &Target::chat(vec![address]), &Silent)
+        .await
+        .unwrap();
+    assert_eq!(
+        report.requests.ended(),
+        report.requests.offered,
+        "{report:?}"
+    );
     report
 }
 
@@ -173,7 +179,10 @@ fn a_spec_without_sense_is_refused() {
     let with = |change: fn(&mut LoadSpec)| {
         let mut spec = LoadSpec::default();
         change(&mut spec);
-        plan(&spec).err().map(|error| error.to_string()).unwrap_or_default()
+        plan(&spec)
+            .err()
+            .map(|error| error.to_string())
+            .unwrap_or_default()
     };
     assert_eq!(with(|_| ()), "");
     assert!(with(|spec| spec.rate = f64::NAN).contains("rate is NaN"));
@@ -188,7 +197,10 @@ fn steps_rise() {
     assert_eq!(steps(&[0.5, 1.0, 2.0]), Ok(()));
     assert_eq!(steps(&[1.0, 1.0, 2.0]), Err(SpecError::Steps(1.0, 1.0)));
     assert_eq!(steps(&[2.0, 1.0]), Err(SpecError::Steps(1.0, 2.0)));
-    assert!(matches!(steps(&[1.0, f64::INFINITY]), Err(SpecError::Rate(_))));
+    assert!(matches!(
+        steps(&[1.0, f64::INFINITY]),
+        Err(SpecError::Rate(_))
+    ));
 }
 
 #[tokio::test]
@@ -204,8 +216,14 @@ async fn what_is_sent_is_what_was_planned_and_usage_is_read() {
     let report = offer(&spec, address).await;
     assert_eq!((report.requests.offered, report.requests.ok), (100, 100));
     assert_eq!(report.prefix.hit_ratio, Some(0.4));
-    assert_eq!((report.tokens.prompt, report.tokens.completion), (1000, 200));
-    assert!(report.valid && report.rates.offered_rps == 200.0, "{report:?}");
+    assert_eq!(
+        (report.tokens.prompt, report.tokens.completion),
+        (1000, 200)
+    );
+    assert!(
+        report.valid && report.rates.offered_rps == 200.0,
+        "{report:?}"
+    );
     assert!(report.ttft_ms.p50 <= report.e2e_ms.p50 && report.ttft_ms.p50 > 0.0);
     let mut sent = std::mem::take(&mut *got.lock().unwrap());
     let mut wanted: Vec<Bytes> = planned(&spec).into_iter().map(|p| p.body).collect();
@@ -217,7 +235,9 @@ async fn what_is_sent_is_what_was_planned_and_usage_is_read() {
 #[tokio::test]
 async fn plain_answers_have_an_end_and_no_first_token() {
     let address = target(|_, _| async {
-        Response::new(Full::from(r#"{"choices":[],"usage":{"prompt_tokens":7,"completion_tokens":3}}"#))
+        Response::new(Full::from(
+            r#"{"choices":[],"usage":{"prompt_tokens":7,"completion_tokens":3}}"#,
+        ))
     })
     .await;
     let plain = LoadSpec {
@@ -277,7 +297,9 @@ async fn what_breaks_is_told_apart() {
     let address = target(|n, _| async move {
         match n % 5 {
             0 => Response::new(Full::from("data: {\"choices\":[]}\n\n")),
-            1 => Response::new(Full::from("data: {\"error\":{\"code\":500}}\n\ndata: [DONE]\n\n")),
+            1 => Response::new(Full::from(
+                "data: {\"error\":{\"code\":500}}\n\ndata: [DONE]\n\n",
+            )),
             2 => status(500, None),
             3 => status(503, None),
             _ => ok(),
@@ -339,7 +361,10 @@ async fn a_tool_that_cannot_keep_up_says_so() {
     let report = offer(&capped, address).await;
     assert_eq!(report.requests.ok, 100);
     assert!(!report.valid, "{report:?}");
-    assert!(report.lag_ms.p99 > 500.0 && report.lag_ms.late > 50, "{report:?}");
+    assert!(
+        report.lag_ms.p99 > 500.0 && report.lag_ms.late > 50,
+        "{report:?}"
+    );
     assert!(report.rates.sent_rps < 60.0 && report.rates.offered_rps == 100.0);
 }
 
@@ -364,7 +389,9 @@ async fn progress_ends_with_all_of_it() {
     let heard = Mutex::new(Vec::new());
     let hear = |snapshot: &Snapshot| heard.lock().unwrap().push(*snapshot);
     let spec = spec(100.0, 300);
-    run(&spec, &Target::chat(vec![address]), &hear).await.unwrap();
+    run(&spec, &Target::chat(vec![address]), &hear)
+        .await
+        .unwrap();
     let heard = heard.into_inner().unwrap();
     let last = heard.last().unwrap();
     assert_eq!((last.requests.offered, last.requests.ok), (30, 30));
@@ -372,7 +399,10 @@ async fn progress_ends_with_all_of_it() {
     assert!(heard.is_sorted_by_key(|snapshot| snapshot.requests.ended()));
     for snapshot in &heard {
         let requests = snapshot.requests;
-        assert_eq!(requests.offered, requests.ended() + snapshot.in_flight as u64);
+        assert_eq!(
+            requests.offered,
+            requests.ended() + snapshot.in_flight as u64
+        );
     }
 }
 
@@ -381,7 +411,9 @@ async fn progress_ends_with_all_of_it() {
 async fn closed_connections_are_replaced() {
     let address = target(|_, _| async {
         let mut response = ok();
-        response.headers_mut().insert("connection", "close".parse().unwrap());
+        response
+            .headers_mut()
+            .insert("connection", "close".parse().unwrap());
         response
     })
     .await;

@@ -120,7 +120,10 @@ impl Totals {
             tokens: self.tokens,
             rates: Rates {
                 offered_rps: round(number(requests.offered) / seconds, 2),
-                sent_rps: round(number(requests.offered) / seconds.max(self.last_sent.as_secs_f64()), 2),
+                sent_rps: round(
+                    number(requests.offered) / seconds.max(self.last_sent.as_secs_f64()),
+                    2,
+                ),
                 completed_rps: round(number(requests.ok) / seconds.max(elapsed.as_secs_f64()), 2),
             },
             shed: Shed {

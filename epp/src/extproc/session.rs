@@ -144,7 +144,10 @@ impl Stream for Session {
 }
 
 /// What came of waiting for the pool.
-#[expect(clippy::large_enum_variant, reason = "made and taken apart at once, never stored")]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "made and taken apart at once, never stored"
+)]
 enum Decided {
     Verdict(Verdict),
     TimedOut,

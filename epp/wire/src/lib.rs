@@ -13,7 +13,7 @@ pub mod metrics;
 pub mod request;
 pub mod response;
 
-pub use edit::Splice;
+pub use edit::{ObjectEdit, Splice};
 pub use json::{ScanError, Span, Text};
 pub use metrics::{
     EngineKind, LoraSample, MetricsSample, RankSample, detect, scan_into, scan_metrics,

@@ -14,9 +14,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::{net::TcpStream, sync::mpsc, task::JoinHandle};
 use tonic::{Request, Streaming, body::Body, client::Grpc};
 use tonic_prost::ProstCodec;
-use wicketgate_epp::extproc::proto::{
-    Answer, CommonAnswer, ProcessingRequest, ProcessingResponse,
-};
+use wicketgate_epp::extproc::proto::{Answer, CommonAnswer, ProcessingRequest, ProcessingResponse};
 
 use super::script::Script;
 
@@ -49,7 +47,10 @@ struct Outbound(mpsc::Receiver<ProcessingRequest>);
 impl futures_core::Stream for Outbound {
     type Item = ProcessingRequest;
 
-    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<ProcessingRequest>> {
+    fn poll_next(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<ProcessingRequest>> {
         self.0.poll_recv(context)
     }
 }
@@ -80,7 +81,9 @@ impl Caller {
         let (sender, connection) = built.map_err(io::Error::other)?;
         Ok(Caller {
             transport: Transport(sender),
-            origin: format!("http://{address}").parse().map_err(io::Error::other)?,
+            origin: format!("http://{address}")
+                .parse()
+                .map_err(io::Error::other)?,
             // How the connection ends shows in the streams on it.
             driver: tokio::spawn(async { drop(connection.await) }),
         })
@@ -97,7 +100,9 @@ impl Caller {
         grpc.ready().await.map_err(|error| error.to_string())?;
         let codec: ProstCodec<ProcessingRequest, ProcessingResponse> = ProstCodec::default();
         let path = http::uri::PathAndQuery::from_static(PROCESS);
-        let call = grpc.streaming(Request::new(Outbound(from)), path, codec).await;
+        let call = grpc
+            .streaming(Request::new(Outbound(from)), path, codec)
+            .await;
         let mut answers = call.map_err(|status| status.to_string())?.into_inner();
         request_phase(&mut answers, script).await?;
         let decided = Instant::now();
@@ -112,21 +117,31 @@ impl Caller {
     }
 }
 
-fn send(to: &mpsc::Sender<ProcessingRequest>, messages: &[ProcessingRequest]) -> Result<(), String> {
+fn send(
+    to: &mpsc::Sender<ProcessingRequest>,
+    messages: &[ProcessingRequest],
+) -> Result<(), String> {
     for message in messages {
-        to.try_send(message.clone()).map_err(|error| error.to_string())?;
+        to.try_send(message.clone())
+            .map_err(|error| error.to_string())?;
     }
     Ok(())
 }
 
 async fn next(answers: &mut Streaming<ProcessingResponse>) -> Result<Answer, String> {
-    let message = answers.message().await.map_err(|status| status.to_string())?;
+    let message = answers
+        .message()
+        .await
+        .map_err(|status| status.to_string())?;
     let answer = message.and_then(|message| message.answer);
     answer.ok_or_else(|| "the stream ended too early".to_owned())
 }
 
 /// The named endpoint, then the body as it was sent.
-async fn request_phase(answers: &mut Streaming<ProcessingResponse>, script: &Script) -> Result<(), String> {
+async fn request_phase(
+    answers: &mut Streaming<ProcessingResponse>,
+    script: &Script,
+) -> Result<(), String> {
     match next(answers).await? {
         Answer::RequestHeaders(answer) if names_endpoint(&answer) => {}
         other => return Err(format!("no endpoint in {other:?}")),
@@ -145,7 +160,10 @@ async fn request_phase(answers: &mut Streaming<ProcessingResponse>, script: &Scr
     same(bytes, script.request_bytes)
 }
 
-async fn response_phase(answers: &mut Streaming<ProcessingResponse>, script: &Script) -> Result<(), String> {
+async fn response_phase(
+    answers: &mut Streaming<ProcessingResponse>,
+    script: &Script,
+) -> Result<(), String> {
     let mut bytes = 0;
     loop {
         match next(answers).await? {
@@ -171,7 +189,10 @@ fn same(bytes: usize, sent: usize) -> Result<(), String> {
 
 /// Adds a streamed piece's length; true if it was the last one.
 fn piece(answer: &CommonAnswer, bytes: &mut usize) -> bool {
-    let mutation = answer.response.as_ref().and_then(|response| response.body_mutation.as_ref());
+    let mutation = answer
+        .response
+        .as_ref()
+        .and_then(|response| response.body_mutation.as_ref());
     let body = mutation.and_then(|mutation| mutation.streamed_response.as_ref());
     body.is_some_and(|body| {
         *bytes += body.body.len();
@@ -180,7 +201,10 @@ fn piece(answer: &CommonAnswer, bytes: &mut usize) -> bool {
 }
 
 fn names_endpoint(answer: &CommonAnswer) -> bool {
-    let mutation = answer.response.as_ref().and_then(|response| response.header_mutation.as_ref());
+    let mutation = answer
+        .response
+        .as_ref()
+        .and_then(|response| response.header_mutation.as_ref());
     mutation.is_some_and(|mutation| {
         mutation.set_headers.iter().any(|option| {
             let header = option.header.as_ref();

@@ -48,7 +48,11 @@ struct One {
 }
 
 impl Drive {
-    pub(super) async fn connect(address: SocketAddr, connections: usize, scripts: Arc<Vec<Script>>) -> io::Result<Drive> {
+    pub(super) async fn connect(
+        address: SocketAddr,
+        connections: usize,
+        scripts: Arc<Vec<Script>>,
+    ) -> io::Result<Drive> {
         let mut callers = Vec::new();
         for _ in 0..connections {
             callers.push(Arc::new(Caller::connect(address).await?));
@@ -94,7 +98,13 @@ impl Drive {
         Ok(round)
     }
 
-    async fn send_at(&self, rate: f64, time: Duration, started: Instant, tasks: &mut JoinSet<Result<Vec<One>, String>>) {
+    async fn send_at(
+        &self,
+        rate: f64,
+        time: Duration,
+        started: Instant,
+        tasks: &mut JoinSet<Result<Vec<One>, String>>,
+    ) {
         for index in 0u32.. {
             let at = Duration::from_secs_f64(f64::from(index) / rate);
             if at >= time {
@@ -125,7 +135,11 @@ struct Sender {
 }
 
 impl Sender {
-    async fn loop_until(&self, caller: &Option<Arc<Caller>>, until: Instant) -> Result<Vec<One>, String> {
+    async fn loop_until(
+        &self,
+        caller: &Option<Arc<Caller>>,
+        until: Instant,
+    ) -> Result<Vec<One>, String> {
         let mut all = Vec::new();
         while Instant::now() < until {
             all.push(self.one(caller, Instant::now()).await?);

@@ -103,7 +103,9 @@ pub(super) async fn run(args: &ExtprocArgs) -> io::Result<Outcome> {
         front: Front::ExtProc,
         workers,
         backends: pages.addresses.clone(),
-        interval_ms: u64::try_from(args.interval.as_millis()).unwrap_or(u64::MAX).max(1),
+        interval_ms: u64::try_from(args.interval.as_millis())
+            .unwrap_or(u64::MAX)
+            .max(1),
     });
     let floor = Role::Floor {
         workers,
@@ -113,7 +115,9 @@ pub(super) async fn run(args: &ExtprocArgs) -> io::Result<Outcome> {
     let mut ours = Server::start(&gateway, connections, &scripts).await?;
     let wanted = u64::from(args.endpoints);
     let seen = |stats: &crate::child::Stats| stats.counter("observed") >= wanted;
-    ours.child.wait("the first scrape of every endpoint", seen).await?;
+    ours.child
+        .wait("the first scrape of every endpoint", seen)
+        .await?;
     let mut floor = Server::start(&floor, connections, &scripts).await?;
     let idle = ours.idle().await?;
     let mut outcome = Outcome::new();
@@ -126,15 +130,29 @@ pub(super) async fn run(args: &ExtprocArgs) -> io::Result<Outcome> {
         progress(&format!("round {number} of {rounds}"));
         for server in [&mut ours, &mut floor] {
             let lag = server.round(arrivals, time).await?;
-            outcome.require(lag <= LAG_FLOOR, || format!("requests were sent late: p99 {lag:?}"));
+            outcome.require(lag <= LAG_FLOOR, || {
+                format!("requests were sent late: p99 {lag:?}")
+            });
         }
     }
-    tell(args, &shape, arrivals, &mut outcome, (&mut ours, &mut floor), idle).await?;
+    tell(
+        args,
+        &shape,
+        arrivals,
+        &mut outcome,
+        (&mut ours, &mut floor),
+        idle,
+    )
+    .await?;
     Ok(outcome)
 }
 
 impl Server {
-    async fn start(role: &Role, connections: usize, scripts: &Arc<Vec<script::Script>>) -> io::Result<Server> {
+    async fn start(
+        role: &Role,
+        connections: usize,
+        scripts: &Arc<Vec<script::Script>>,
+    ) -> io::Result<Server> {
         let child = Child::start(role).await?;
         let drive = Drive::connect(child.address()?, connections, Arc::clone(scripts)).await?;
         Ok(Server {
@@ -158,7 +176,10 @@ impl Server {
         let before = self.child.stats().await?.cpu_ns;
         let came: Round = self.drive.round(arrivals, time).await?;
         let spent = self.child.stats().await?.cpu_ns - before;
-        let (cpu, wall) = (Duration::from_nanos(spent).as_secs_f64(), came.wall.as_secs_f64());
+        let (cpu, wall) = (
+            Duration::from_nanos(spent).as_secs_f64(),
+            came.wall.as_secs_f64(),
+        );
         let us = came.latency.us();
         self.sent += came.requests;
         self.rounds.push(Measured {
@@ -196,14 +217,29 @@ async fn tell(
 ) -> io::Result<()> {
     let (our_stats, floor_stats) = (ours.child.stats().await?, floor.child.stats().await?);
     let ratios = ours.rounds.iter().zip(&floor.rounds);
-    let ratio = median(ratios.map(|(a, b)| a.core_s_per_request / b.core_s_per_request).collect());
+    let ratio = median(
+        ratios
+            .map(|(a, b)| a.core_s_per_request / b.core_s_per_request)
+            .collect(),
+    );
     let added = ours.median(|m| m.p50_us) - floor.median(|m| m.p50_us);
     let mode = match arrivals {
-        Arrivals::Closed(callers) => format!("full duplex both ways, closed loop, {callers} in flight"),
+        Arrivals::Closed(callers) => {
+            format!("full duplex both ways, closed loop, {callers} in flight")
+        }
         Arrivals::Open(_) => "full duplex both ways, open loop".to_owned(),
     };
-    outcome.row("load", format!("{mode}, {} bytes, {} endpoints", args.prompt_bytes, args.endpoints));
-    for (name, server, stats) in [("picker", &*ours, &our_stats), ("floor", &*floor, &floor_stats)] {
+    outcome.row(
+        "load",
+        format!(
+            "{mode}, {} bytes, {} endpoints",
+            args.prompt_bytes, args.endpoints
+        ),
+    );
+    for (name, server, stats) in [
+        ("picker", &*ours, &our_stats),
+        ("floor", &*floor, &floor_stats),
+    ] {
         let [rps, p50, p99, cores, cpu] = [
             server.median(|m| m.rps),
             server.median(|m| m.p50_us),
@@ -242,15 +278,26 @@ async fn tell(
     outcome.json = value;
     for counter in ["arrived", "dispatched", "ended"] {
         let counted = our_stats.counter(counter);
-        outcome.require(counted == ours.sent, || format!("{} requests sent, {counted} {counter}", ours.sent));
+        outcome.require(counted == ours.sent, || {
+            format!("{} requests sent, {counted} {counter}", ours.sent)
+        });
     }
-    let (read, wanted) = (our_stats.counter("prompt_tokens"), ours.sent * shape.prompt_tokens());
-    outcome.require(read == wanted, || format!("usage of {read} prompt tokens was read instead of {wanted}"));
+    let (read, wanted) = (
+        our_stats.counter("prompt_tokens"),
+        ours.sent * shape.prompt_tokens(),
+    );
+    outcome.require(read == wanted, || {
+        format!("usage of {read} prompt tokens was read instead of {wanted}")
+    });
     let counted = floor_stats.counter("ended");
-    outcome.require(counted == floor.sent, || format!("{} requests sent to the floor, {counted} ended", floor.sent));
+    outcome.require(counted == floor.sent, || {
+        format!("{} requests sent to the floor, {counted} ended", floor.sent)
+    });
     if let Arrivals::Open(rate) = arrivals {
         let achieved = ours.median(|m| m.rps);
-        outcome.require(achieved >= 0.95 * rate, || format!("{achieved:.0} requests per second instead of {rate:.0}"));
+        outcome.require(achieved >= 0.95 * rate, || {
+            format!("{achieved:.0} requests per second instead of {rate:.0}")
+        });
     }
     Ok(())
 }

@@ -43,7 +43,11 @@ impl Shape {
 
     fn script(&self, seed: u64) -> Script {
         let stream = self.events > 0;
-        let body = chat_body(&mut fastrand::Rng::with_seed(seed), self.prompt_bytes, stream);
+        let body = chat_body(
+            &mut fastrand::Rng::with_seed(seed),
+            self.prompt_bytes,
+            stream,
+        );
         let body = Bytes::from(body);
         let length = body.len().to_string();
         let mut request = vec![ProcessingRequest {
@@ -56,7 +60,10 @@ impl Shape {
                 ("content-length", &length),
                 ("accept", "*/*"),
                 ("accept-encoding", "gzip, deflate"),
-                ("authorization", "Bearer sk-0123456789abcdef0123456789abcdef"),
+                (
+                    "authorization",
+                    "Bearer sk-0123456789abcdef0123456789abcdef",
+                ),
                 ("user-agent", "OpenAI/Python 1.109.1"),
                 ("x-forwarded-proto", "http"),
                 ("x-request-id", "2f0f7f7e-1d8c-4c55-8f4e-0a4c7a1f9f10"),
@@ -78,7 +85,11 @@ impl Shape {
         request.push(request_body(Bytes::new(), true));
         let answer = self.answer();
         let response_bytes = answer.iter().map(Bytes::len).sum();
-        let kind = if stream { "text/event-stream; charset=utf-8" } else { "application/json" };
+        let kind = if stream {
+            "text/event-stream; charset=utf-8"
+        } else {
+            "application/json"
+        };
         let head = headers(&[
             (":status", "200"),
             ("content-type", kind),
@@ -132,11 +143,17 @@ fn message(phase: Phase) -> ProcessingRequest {
 }
 
 fn request_body(body: Bytes, end_of_stream: bool) -> ProcessingRequest {
-    message(Phase::RequestBody(HttpBody { body, end_of_stream }))
+    message(Phase::RequestBody(HttpBody {
+        body,
+        end_of_stream,
+    }))
 }
 
 fn response_body(body: Bytes, end_of_stream: bool) -> ProcessingRequest {
-    message(Phase::ResponseBody(HttpBody { body, end_of_stream }))
+    message(Phase::ResponseBody(HttpBody {
+        body,
+        end_of_stream,
+    }))
 }
 
 fn headers(list: &[(&'static str, &str)]) -> HttpHeaders {
@@ -188,7 +205,11 @@ mod tests {
                 serde_json::from_slice::<serde_json::Value>(&request).unwrap();
                 let (response, ends) = body(&script.response);
                 assert_eq!((response.len(), ends), (script.response_bytes, 1));
-                let mut observer = if events > 0 { UsageObserver::sse() } else { UsageObserver::json() };
+                let mut observer = if events > 0 {
+                    UsageObserver::sse()
+                } else {
+                    UsageObserver::json()
+                };
                 observer.feed(&response);
                 observer.finish();
                 assert_eq!(observer.usage().prompt_tokens, Some(shape.prompt_tokens()));
@@ -205,7 +226,10 @@ mod tests {
             events: 0,
         };
         let scripts = shape.scripts();
-        let mut bodies: Vec<_> = scripts.iter().map(|script| body(&script.request).0).collect();
+        let mut bodies: Vec<_> = scripts
+            .iter()
+            .map(|script| body(&script.request).0)
+            .collect();
         bodies.sort_unstable();
         bodies.dedup();
         assert_eq!(bodies.len() as u64, PROMPTS);

@@ -76,7 +76,11 @@ pub(super) async fn run(args: &ServeArgs) -> io::Result<Outcome> {
     progress("starting engines and gateway");
     let mut bench = Bench::start(args).await?;
     let time = Until::Time(Duration::try_from_secs_f64(args.seconds).unwrap_or_default());
-    let bodies: Vec<Requests> = args.body.iter().map(|bytes| Requests::new(*bytes, false)).collect();
+    let bodies: Vec<Requests> = args
+        .body
+        .iter()
+        .map(|bytes| Requests::new(*bytes, false))
+        .collect();
     let small = Requests::new(2 << 10, false);
     let stream = Requests::new(2 << 10, true);
     for requests in bodies.iter().chain([&stream]) {
@@ -93,7 +97,9 @@ pub(super) async fn run(args: &ServeArgs) -> io::Result<Outcome> {
         }
         let (_, rps) = bench.busy(&small, time).await?;
         figures.rps.push(rps);
-        figures.direct_rps.push(bench.busy_direct(&small, time).await?);
+        figures
+            .direct_rps
+            .push(bench.busy_direct(&small, time).await?);
         figures.sse_us.push(bench.streams(&stream, time).await?);
         bench.alone(&small, &mut figures).await?;
     }
@@ -113,7 +119,9 @@ impl Bench {
         .await?;
         let wanted = u64::from(args.endpoints);
         let seen = |stats: &crate::child::Stats| stats.counter("observed") >= wanted;
-        gateway.wait("the first scrape of every engine", seen).await?;
+        gateway
+            .wait("the first scrape of every engine", seen)
+            .await?;
         let (front, behind) = ([gateway.address()?], upstream.addresses.clone());
         let callers = usize::from(args.concurrency);
         Ok(Bench {
@@ -140,7 +148,10 @@ impl Bench {
         let spent = self.gateway.stats().await?.cpu_ns - before;
         self.sent += round.requests;
         let requests = number(round.requests.max(1));
-        Ok((number(spent) / 1e3 / requests, requests / round.wall.as_secs_f64()))
+        Ok((
+            number(spent) / 1e3 / requests,
+            requests / round.wall.as_secs_f64(),
+        ))
     }
 
     async fn busy_direct(&mut self, requests: &Requests, until: Until) -> io::Result<f64> {
@@ -157,7 +168,10 @@ impl Bench {
 
     /// One caller, in turns of a quarter past the gateway and a quarter through it.
     async fn alone(&mut self, requests: &Requests, figures: &mut Figures) -> io::Result<()> {
-        let direct = self.alone_direct.round(requests, Until::Count(ALONE)).await?;
+        let direct = self
+            .alone_direct
+            .round(requests, Until::Count(ALONE))
+            .await?;
         let through = self.alone.round(requests, Until::Count(ALONE)).await?;
         self.direct += direct.requests;
         self.sent += through.requests;
@@ -176,17 +190,29 @@ impl Bench {
         let (rps, direct_rps) = (middle(&figures.rps), middle(&figures.direct_rps));
         let mut us = Map::new();
         let mut outcome = Outcome::new();
-        outcome.row("gateway", format!("{rps:.0} requests/s of 2k, {} callers, one worker", args.concurrency));
+        outcome.row(
+            "gateway",
+            format!(
+                "{rps:.0} requests/s of 2k, {} callers, one worker",
+                args.concurrency
+            ),
+        );
         outcome.row("no gateway", format!("{direct_rps:.0} requests/s"));
         for (bytes, values) in args.body.iter().zip(&figures.us) {
             let name = size_name(*bytes);
-            outcome.row(format!("CPU per request of {name}"), format!("{:.1} us", middle(values)));
+            outcome.row(
+                format!("CPU per request of {name}"),
+                format!("{:.1} us", middle(values)),
+            );
             us.insert(name, json!(round(middle(values), 2)));
         }
         let sse = middle(&figures.sse_us);
         outcome.row("CPU per stream of 64 events", format!("{sse:.1} us"));
         let (p50, p99) = (middle(&figures.added_p50), middle(&figures.added_p99));
-        outcome.row("added p50 / p99, one caller", format!("{p50:+.0} / {p99:+.0} us"));
+        outcome.row(
+            "added p50 / p99, one caller",
+            format!("{p50:+.0} / {p99:+.0} us"),
+        );
         outcome.row("memory", format!("{:.1} MiB", stats.rss_mb));
         let scheduler = stats.counter("dispatched");
         outcome.json = json!({
@@ -204,10 +230,14 @@ impl Bench {
         });
         for counter in ["arrived", "dispatched", "ended"] {
             let counted = stats.counter(counter);
-            outcome.require(counted == self.sent, || format!("{} requests sent, {counted} {counter}", self.sent));
+            outcome.require(counted == self.sent, || {
+                format!("{} requests sent, {counted} {counter}", self.sent)
+            });
         }
         let (got, wanted) = (upstream.counter("requests"), self.sent + self.direct);
-        outcome.require(got == wanted, || format!("{wanted} requests sent, {got} reached the engines"));
+        outcome.require(got == wanted, || {
+            format!("{wanted} requests sent, {got} reached the engines")
+        });
         Ok(outcome)
     }
 }

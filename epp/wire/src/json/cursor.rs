@@ -2,7 +2,7 @@
 
 use memchr::memchr2;
 
-use super::{MAX_DEPTH, ScanError, Span, Text};
+use super::{MAX_DEPTH, ScanError, Span, Text, run};
 
 /// What a value is, told by its first byte.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -106,7 +106,10 @@ impl<'a> Cursor<'a> {
 
     fn enter(&mut self) -> Result<(), ScanError> {
         if self.depth >= MAX_DEPTH {
-            return Err(ScanError::TooDeep { offset: self.at });
+            return Err(ScanError::TooDeep {
+                offset: self.at,
+                limit: MAX_DEPTH,
+            });
         }
         self.depth += 1;
         self.at += 1;
@@ -256,14 +259,15 @@ impl<'a> Cursor<'a> {
     }
 
     fn digits(&mut self) -> Result<(), ScanError> {
-        let start = self.at;
-        while let Some(b'0'..=b'9') = self.peek() {
-            self.at += 1;
+        let rest = self.text.get(self.at..).unwrap_or_default();
+        let length = rest.iter().position(|byte| !byte.is_ascii_digit());
+        match length.unwrap_or(rest.len()) {
+            0 => Err(self.wrong("expected a digit")),
+            length => {
+                self.at += length;
+                Ok(())
+            }
         }
-        if self.at == start {
-            return Err(self.wrong("expected a digit"));
-        }
-        Ok(())
     }
 
     fn number(&mut self) -> Result<Span, ScanError> {
@@ -297,15 +301,18 @@ impl<'a> Cursor<'a> {
         let (mut escaped, mut decoded) = (false, 0);
         loop {
             let rest = self.text.get(self.at..).unwrap_or_default();
-            let Some(length) = memchr2(b'"', b'\\', rest) else {
-                self.plain(rest)?;
+            let mut length = run::plain(rest);
+            // Not at its end yet: a long run, or characters that need a closer look.
+            if !matches!(rest.get(length), Some(b'"' | b'\\')) {
+                length += self.stretch(length)?;
+            }
+            decoded += length;
+            self.at += length;
+            let Some(end) = self.peek() else {
                 return Err(self.truncated());
             };
-            let (plain, from) = rest.split_at_checked(length).unwrap_or_default();
-            self.plain(plain)?;
-            decoded += length;
-            self.at += length + 1;
-            if from.first() == Some(&b'"') {
+            self.at += 1;
+            if end == b'"' {
                 let span = start..self.at;
                 return Ok(Text {
                     span,
@@ -318,21 +325,30 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Checks the characters between quotes and escapes.
-    fn plain(&self, bytes: &[u8]) -> Result<(), ScanError> {
+    /// Checks the characters from `ahead` bytes ahead to the next quote or escape; returns their length.
+    fn stretch(&self, ahead: usize) -> Result<usize, ScanError> {
+        let start = self.at + ahead;
+        let rest = self.text.get(start..).unwrap_or_default();
+        let length = memchr2(b'"', b'\\', rest);
+        let bytes = rest.get(..length.unwrap_or(rest.len())).unwrap_or_default();
         // Folding without an early exit lets the compiler look at many bytes at once.
         if bytes.iter().fold(false, |bad, byte| bad | (*byte < 0x20)) {
             let offset = bytes.iter().position(|byte| *byte < 0x20).unwrap_or(0);
             return Err(ScanError::NotJson {
-                offset: self.at + offset,
+                offset: start + offset,
                 what: "a control character in a string",
             });
         }
-        std::str::from_utf8(bytes)
-            .map(drop)
-            .map_err(|error| ScanError::NotUtf8 {
-                offset: self.at + error.valid_up_to(),
-            })
+        if let Err(error) = std::str::from_utf8(bytes) {
+            // Cut inside a character: more bytes could have made it whole.
+            if error.error_len().is_none() && length.is_none() {
+                return Err(self.truncated());
+            }
+            return Err(ScanError::NotUtf8 {
+                offset: start + error.valid_up_to(),
+            });
+        }
+        Ok(bytes.len())
     }
 
     /// Passes an escape after its backslash; returns the length of its character in UTF-8.

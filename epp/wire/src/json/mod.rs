@@ -5,9 +5,12 @@
 //! is refused; duplicate keys are the caller's to resolve, and every caller here lets the last one win.
 
 mod cursor;
+mod quote;
+mod run;
 mod text;
 
 pub use cursor::{Cursor, Kind};
+pub use quote::quote;
 pub use text::Text;
 
 /// Byte offsets into a body.
@@ -45,10 +48,12 @@ pub enum ScanError {
         /// The first bad byte.
         offset: usize,
     },
-    /// The nesting is deeper than [`MAX_DEPTH`].
-    #[error("nested deeper than {MAX_DEPTH} levels at byte {offset}")]
+    /// Arrays and objects are nested deeper than the limit.
+    #[error("nested deeper than {limit} levels at byte {offset}")]
     TooDeep {
         /// Where it goes too deep.
         offset: usize,
+        /// [`MAX_DEPTH`].
+        limit: u32,
     },
 }

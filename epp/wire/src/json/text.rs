@@ -4,6 +4,9 @@ use std::borrow::Cow;
 
 use super::Span;
 
+/// Longer than any name that is looked for, in bytes: what is copied to resolve escapes stays small.
+const NAME_LIMIT: usize = 64;
+
 /// A JSON string, found and validated.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Text {
@@ -25,11 +28,26 @@ impl Text {
     /// The characters. A lone surrogate becomes U+FFFD.
     pub fn decode<'a>(&self, body: &'a [u8]) -> Cow<'a, str> {
         let raw = String::from_utf8_lossy(self.raw(body));
-        if self.escaped {
-            Cow::Owned(unescape(&raw))
-        } else {
-            raw
+        if !self.escaped {
+            return raw;
         }
+        Cow::Owned(unescape(&raw))
+    }
+
+    /// The characters' bytes, to match a known name; empty when longer than any name.
+    pub(crate) fn name<'a>(&self, body: &'a [u8]) -> Cow<'a, [u8]> {
+        if !self.escaped {
+            return Cow::Borrowed(self.raw(body));
+        }
+        if self.decoded > NAME_LIMIT {
+            return Cow::Borrowed(b"");
+        }
+        Cow::Owned(self.decode(body).into_owned().into_bytes())
+    }
+
+    /// True if its characters are these.
+    pub fn is(&self, body: &[u8], text: &str) -> bool {
+        self.decoded == text.len() && *self.decode(body) == *text
     }
 }
 
@@ -40,21 +58,20 @@ fn unescape(raw: &str) -> String {
     while let Some((plain, after)) = rest.split_once('\\') {
         text.push_str(plain);
         let mut chars = after.chars();
-        match chars.next() {
+        text.push(match chars.next() {
             Some('u') => {
-                let (character, used) = unicode(after.get(1..).unwrap_or_default());
-                text.push(character);
-                rest = after.get(1 + used..).unwrap_or_default();
-                continue;
+                let (character, used) = unicode(chars.as_str());
+                chars = chars.as_str().get(used..).unwrap_or_default().chars();
+                character
             }
-            Some('b') => text.push('\u{8}'),
-            Some('f') => text.push('\u{c}'),
-            Some('n') => text.push('\n'),
-            Some('r') => text.push('\r'),
-            Some('t') => text.push('\t'),
-            Some(other) => text.push(other),
-            None => {}
-        }
+            Some('b') => '\u{8}',
+            Some('f') => '\u{c}',
+            Some('n') => '\n',
+            Some('r') => '\r',
+            Some('t') => '\t',
+            Some(other) => other,
+            None => return text,
+        });
         rest = chars.as_str();
     }
     text.push_str(rest);
@@ -76,10 +93,8 @@ fn unicode(digits: &str) -> (char, usize) {
     let paired = (0xd800..0xdc00).contains(&first) && digits.get(4..6) == Some("\\u");
     if let Some(second) = unit(6).filter(|second| paired && (0xdc00..0xe000).contains(second)) {
         let code = 0x10000 + ((first - 0xd800) << 10) + (second - 0xdc00);
-        return (
-            char::from_u32(code).unwrap_or(char::REPLACEMENT_CHARACTER),
-            10,
-        );
+        let character = char::from_u32(code).unwrap_or(char::REPLACEMENT_CHARACTER);
+        return (character, 10);
     }
     (char::REPLACEMENT_CHARACTER, 4)
 }

@@ -4,10 +4,13 @@
 //! apart by their first bytes. [`series`] reads every line; tests compare it with a reference parser.
 
 mod exposition;
+mod names;
 mod sample;
+mod scan;
 
 pub use exposition::{Labels, Series, series};
-pub use sample::{LoraSample, MetricsSample, RankSample, scan_into, scan_metrics};
+pub use sample::{LoraSample, MetricsSample, RankSample};
+pub use scan::{MAX_RANKS, scan_into, scan_metrics};
 
 /// Whose names a page uses.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, Hash)]

@@ -1,7 +1,7 @@
-//! The facts and the walk over a body's root.
+//! What matters of a body.
 
-use super::{Api, chat, prompt};
-use crate::json::{Cursor, Kind, ScanError, Span, Text};
+use super::Api;
+use crate::json::{Span, Text};
 
 /// What the prompt is made of.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -10,29 +10,29 @@ pub enum Prompt {
     #[default]
     None,
     /// One text; for chats, all messages together.
-    Text,
-    /// Several texts, each a sequence of its own.
-    Texts {
-        /// How many.
-        count: u32,
+    Text {
+        /// Its length in UTF-8, escapes resolved, in bytes.
+        bytes: u64,
     },
     /// Token ids.
     TokenIds {
         /// All of them.
-        tokens: u64,
+        count: u64,
         /// In how many sequences.
         sequences: u32,
     },
-    /// Texts and token ids.
-    Mixed {
-        /// Token ids.
-        tokens: u64,
-        /// Sequences of either kind.
-        sequences: u32,
+    /// Several texts, each a sequence of its own.
+    Texts {
+        /// How many.
+        count: u32,
+        /// Their length together in UTF-8, escapes resolved, in bytes.
+        bytes: u64,
     },
+    /// Texts and token ids; [`RequestFacts::text_bytes`] and [`RequestFacts::token_ids`] tell how many.
+    Mixed,
 }
 
-/// What matters of a body. Spans count bytes from its start.
+/// What matters of a body. Spans count bytes from its start. A field of an unexpected type is absent.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct RequestFacts {
     /// The dialect it was read as.
@@ -41,37 +41,47 @@ pub struct RequestFacts {
     pub object: Span,
     /// Model or adapter.
     pub model: Option<Text>,
+    /// The last value of the key `model`, whatever its type.
+    pub model_span: Option<Span>,
+    /// How often the key `model` stands in the root object.
+    pub model_keys: u32,
     /// The answer is wanted as a stream of events.
     pub stream: bool,
-    /// Value of `stream`.
+    /// Value of `stream`, whatever its type.
     pub stream_span: Option<Span>,
-    /// Value of `stream_options`.
+    /// Value of `stream_options`, an object.
     pub stream_options: Option<Span>,
     /// `stream_options.include_usage`.
     pub include_usage: Option<bool>,
     /// Most output tokens; `max_completion_tokens` wins over `max_tokens`.
     pub max_tokens: Option<u64>,
+    /// The value that [`RequestFacts::max_tokens`] was read from.
+    pub max_tokens_span: Option<Span>,
     /// Answers per prompt.
     pub n: Option<u32>,
     /// Cache domain that the caller asks for.
     pub cache_salt: Option<Text>,
-    /// Value of `priority`.
+    /// Value of `priority`, whatever its type.
     pub priority: Option<Span>,
     /// End user that the caller names.
     pub user: Option<Text>,
-    /// Value of `tools`.
+    /// Value of `tools`, an array that is not empty.
     pub tools: Option<Span>,
     /// What the prompt is made of.
     pub prompt: Prompt,
-    /// Length of all prompt text in UTF-8, in bytes.
+    /// Length of all prompt text in UTF-8, in bytes, escapes resolved. Of a chat: the texts of all messages, the
+    /// names and arguments of their tool calls, and the JSON of `tools`.
     pub text_bytes: u64,
+    /// Token ids in the prompt.
+    pub token_ids: u64,
     /// Content parts that are not text.
     pub media_parts: u32,
     /// Messages of a chat.
     pub messages: u32,
-    /// Hash of the system text and the tools.
+    /// Hash of a chat's system texts and tools; absent when it has neither.
     pub system_hash: Option<u64>,
-    /// Hash of the system text, the tools and the first user text: stays the same through a conversation.
+    /// Hash of a chat's system texts, tools and first user message: stays the same from turn to turn. Absent while
+    /// there is no user message.
     pub session_hash: Option<u64>,
 }
 
@@ -81,138 +91,13 @@ const TOKENS_PER_MESSAGE: u64 = 4;
 const BYTES_PER_TOKEN: u64 = 4;
 
 impl RequestFacts {
-    /// Prompt length in tokens: exact for token ids, else `ceil(bytes / 4)` and 4 per message.
+    /// Prompt length in tokens: exact for token ids, else `ceil(bytes / 4)` and 4 per message. Of a dialect that is
+    /// not known, the whole body counts as text.
     pub fn estimated_prompt_tokens(&self) -> u64 {
-        let text = self.text_bytes.div_ceil(BYTES_PER_TOKEN);
-        let tokens = match self.prompt {
-            Prompt::None | Prompt::Text | Prompt::Texts { .. } => 0,
-            Prompt::TokenIds { tokens, .. } | Prompt::Mixed { tokens, .. } => tokens,
-        };
-        text + tokens + u64::from(self.messages) * TOKENS_PER_MESSAGE
-    }
-}
-
-/// Reads a body of a known dialect.
-///
-/// # Errors
-/// When it is not one well-formed JSON object.
-pub fn scan_request(api: Api, body: &[u8]) -> Result<RequestFacts, ScanError> {
-    let mut cursor = Cursor::new(body);
-    cursor.space();
-    if cursor.at() == body.len() {
-        return Err(ScanError::Empty);
-    }
-    if cursor.kind()? != Kind::Object {
-        cursor.skip()?;
-        cursor.end()?;
-        return Err(ScanError::NotAnObject);
-    }
-    let mut walk = Walk {
-        body,
-        facts: RequestFacts {
-            api,
-            ..RequestFacts::default()
-        },
-        max_tokens: None,
-        max_completion_tokens: None,
-        chat: chat::Chat::default(),
-    };
-    let object = cursor.object(|cursor, key| walk.member(cursor, key))?;
-    cursor.end()?;
-    Ok(walk.finish(object))
-}
-
-/// Reads what it can of a body whose dialect is not known; `None` if it is no JSON object.
-pub fn scan_unknown(body: &[u8]) -> Option<RequestFacts> {
-    scan_request(Api::Unknown, body).ok()
-}
-
-/// A walk over the root's members.
-struct Walk<'a> {
-    body: &'a [u8],
-    facts: RequestFacts,
-    max_tokens: Option<u64>,
-    max_completion_tokens: Option<u64>,
-    chat: chat::Chat,
-}
-
-impl Walk<'_> {
-    fn member(&mut self, cursor: &mut Cursor<'_>, key: &Text) -> Result<(), ScanError> {
-        let decoded;
-        let name = if key.escaped {
-            decoded = key.decode(self.body);
-            decoded.as_bytes()
-        } else {
-            key.raw(self.body)
-        };
-        let facts = &mut self.facts;
-        match (name, facts.api) {
-            (b"model", _) => facts.model = cursor.string_or_skip()?,
-            (b"stream", _) => {
-                let start = cursor.at();
-                facts.stream = cursor.bool_or_skip()?.unwrap_or(false);
-                facts.stream_span = Some(start..cursor.at());
-            }
-            (b"stream_options", _) => stream_options(self.body, cursor, facts)?,
-            (b"max_tokens", _) => self.max_tokens = cursor.unsigned_or_skip()?,
-            (b"max_completion_tokens", _) => {
-                self.max_completion_tokens = cursor.unsigned_or_skip()?;
-            }
-            (b"n", _) => {
-                let n = cursor.unsigned_or_skip()?;
-                facts.n = n.and_then(|n| u32::try_from(n).ok());
-            }
-            (b"cache_salt", _) => facts.cache_salt = cursor.string_or_skip()?,
-            (b"priority", _) => facts.priority = Some(cursor.skip()?),
-            (b"user", _) => facts.user = cursor.string_or_skip()?,
-            (b"tools", Api::ChatCompletions) => facts.tools = tools(cursor)?,
-            (b"messages", Api::ChatCompletions) => {
-                self.chat = chat::messages(self.body, cursor)?;
-            }
-            (b"prompt", Api::Completions) | (b"input", Api::Embeddings) => {
-                (facts.prompt, facts.text_bytes) = prompt::scan(cursor)?;
-            }
-            _ => cursor.pass()?,
+        if self.api == Api::Unknown {
+            return (self.object.len() as u64).div_ceil(BYTES_PER_TOKEN);
         }
-        Ok(())
+        let messages = u64::from(self.messages) * TOKENS_PER_MESSAGE;
+        self.text_bytes.div_ceil(BYTES_PER_TOKEN) + self.token_ids + messages
     }
-
-    fn finish(self, object: Span) -> RequestFacts {
-        let mut facts = self.facts;
-        facts.object = object;
-        facts.max_tokens = self.max_completion_tokens.or(self.max_tokens);
-        if facts.api == Api::ChatCompletions {
-            let tools = facts.tools.clone().and_then(|span| self.body.get(span));
-            self.chat.into_facts(tools.unwrap_or_default(), &mut facts);
-        }
-        facts
-    }
-}
-
-/// `null` and `[]` are no tools.
-fn tools(cursor: &mut Cursor<'_>) -> Result<Option<Span>, ScanError> {
-    let array = cursor.kind()? == Kind::Array;
-    let span = cursor.skip()?;
-    Ok((array && span.len() > 2).then_some(span))
-}
-
-fn stream_options(
-    body: &[u8],
-    cursor: &mut Cursor<'_>,
-    facts: &mut RequestFacts,
-) -> Result<(), ScanError> {
-    facts.include_usage = None;
-    let span = if cursor.kind()? == Kind::Object {
-        cursor.object(|cursor, key| {
-            if key.raw(body) == b"include_usage" {
-                facts.include_usage = cursor.bool_or_skip()?;
-                return Ok(());
-            }
-            cursor.pass()
-        })?
-    } else {
-        cursor.skip()?
-    };
-    facts.stream_options = Some(span);
-    Ok(())
 }

@@ -3,75 +3,77 @@
 use super::Prompt;
 use crate::json::{Cursor, Kind, ScanError};
 
+/// What the value holds.
 #[derive(Default)]
-struct Count {
+pub(super) struct Found {
+    pub(super) text_bytes: u64,
+    pub(super) token_ids: u64,
     texts: u32,
-    text_bytes: u64,
-    tokens: u64,
     id_sequences: u32,
-    /// Numbers that stand in the outer array itself: one sequence together.
+    /// Numbers stand in the outer array itself: one sequence together.
     loose: bool,
+    /// It is one text, not an array of one.
+    single: bool,
 }
 
-/// Passes the value; returns what it is and the length of its text in bytes.
-pub(super) fn scan(cursor: &mut Cursor<'_>) -> Result<(Prompt, u64), ScanError> {
+/// Passes the value.
+pub(super) fn scan(cursor: &mut Cursor<'_>) -> Result<Found, ScanError> {
+    let mut found = Found::default();
     match cursor.kind()? {
         Kind::String => {
-            let text = cursor.string_or_skip()?;
-            let bytes = text.map_or(0, |text| text.decoded as u64);
-            Ok((Prompt::Text, bytes))
+            found.single = true;
+            element(cursor, &mut found)?;
         }
         Kind::Array => {
-            let mut count = Count::default();
-            cursor.array(|cursor| element(cursor, &mut count))?;
-            Ok((count.prompt(), count.text_bytes))
+            cursor.array(|cursor| element(cursor, &mut found))?;
         }
-        Kind::Object | Kind::Number | Kind::True | Kind::False | Kind::Null => {
-            cursor.skip()?;
-            Ok((Prompt::None, 0))
-        }
+        Kind::Object | Kind::Number | Kind::True | Kind::False | Kind::Null => cursor.pass()?,
     }
+    Ok(found)
 }
 
-fn element(cursor: &mut Cursor<'_>, count: &mut Count) -> Result<(), ScanError> {
+fn element(cursor: &mut Cursor<'_>, found: &mut Found) -> Result<(), ScanError> {
     match cursor.kind()? {
         Kind::String => {
             if let Some(text) = cursor.string_or_skip()? {
-                count.texts = count.texts.saturating_add(1);
-                count.text_bytes += text.decoded as u64;
+                found.texts = found.texts.saturating_add(1);
+                found.text_bytes += text.decoded as u64;
             }
         }
         Kind::Number => {
-            cursor.skip()?;
-            count.tokens += 1;
-            count.loose = true;
+            cursor.pass()?;
+            found.token_ids += 1;
+            found.loose = true;
         }
         Kind::Array => {
             cursor.array(|cursor| {
-                count.tokens += u64::from(cursor.kind()? == Kind::Number);
+                found.token_ids += u64::from(cursor.kind()? == Kind::Number);
                 cursor.pass()
             })?;
-            count.id_sequences = count.id_sequences.saturating_add(1);
+            found.id_sequences = found.id_sequences.saturating_add(1);
         }
         Kind::Object | Kind::True | Kind::False | Kind::Null => cursor.pass()?,
     }
     Ok(())
 }
 
-impl Count {
-    fn prompt(&self) -> Prompt {
+impl Found {
+    pub(super) fn prompt(&self) -> Prompt {
         let sequences = self.id_sequences.saturating_add(u32::from(self.loose));
         match (self.texts, sequences) {
             (0, 0) => Prompt::None,
-            (count, 0) => Prompt::Texts { count },
+            (_, 0) if self.single => Prompt::Text {
+                bytes: self.text_bytes,
+            },
+            (count, 0) => Prompt::Texts {
+                count,
+                bytes: self.text_bytes,
+            },
             (0, sequences) => Prompt::TokenIds {
-                tokens: self.tokens,
+                count: self.token_ids,
                 sequences,
             },
-            (texts, sequences) => Prompt::Mixed {
-                tokens: self.tokens,
-                sequences: sequences.saturating_add(texts),
-            },
+            (_, _) => Prompt::Mixed,
         }
     }
 }

@@ -52,21 +52,33 @@ impl Scanner {
 
     pub(super) fn feed(&mut self, piece: &[u8], seen: &mut Seen) {
         let mut rest = piece;
-        while let Some((&byte, after)) = rest.split_first() {
-            if self.in_string && !self.escaped {
-                let plain = memchr2(b'"', b'\\', rest).unwrap_or(rest.len());
-                let (text, from) = rest.split_at_checked(plain).unwrap_or_default();
-                self.keep(text, seen);
-                let Some((&byte, after)) = from.split_first() else {
-                    return;
-                };
-                self.step(byte, seen);
-                rest = after;
-            } else {
-                self.step(byte, seen);
-                rest = after;
-            }
+        while !rest.is_empty() && !seen.gave_up {
+            let passed = self.passed(rest);
+            let (text, from) = rest.split_at_checked(passed).unwrap_or_default();
+            self.keep(text, seen);
+            let Some((byte, after)) = from.split_first() else {
+                break;
+            };
+            self.step(*byte, seen);
+            rest = after;
         }
+    }
+
+    /// How many bytes need no look at each.
+    fn passed(&self, rest: &[u8]) -> usize {
+        let next = if self.in_string {
+            if self.escaped {
+                return 0;
+            }
+            memchr2(b'"', b'\\', rest)
+        } else if self.depth > 1 && self.at == At::Value(Wanted::Nothing) {
+            // Inside a value that does not matter: an embedding is many numbers long.
+            let structure = |byte: &u8| matches!(byte, b'"' | b'[' | b']' | b'{' | b'}');
+            rest.iter().position(structure)
+        } else {
+            return 0;
+        };
+        next.unwrap_or(rest.len())
     }
 
     /// Keeps bytes that belong to a key or to the wanted value.
@@ -76,10 +88,11 @@ impl Scanner {
                 let room = KEY_LIMIT.saturating_sub(self.key.len());
                 self.key.extend(bytes.iter().take(room));
             }
-            At::Value(Wanted::Usage) => {
-                self.value.extend_from_slice(bytes);
-                seen.gave_up |= self.value.len() > self.limit;
+            At::Value(Wanted::Usage) if self.value.len() + bytes.len() > self.limit => {
+                seen.gave_up = true;
+                self.value = Vec::new();
             }
+            At::Value(Wanted::Usage) => self.value.extend_from_slice(bytes),
             At::Key | At::Value(Wanted::Error | Wanted::Nothing) => {}
         }
     }

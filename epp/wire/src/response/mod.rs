@@ -34,11 +34,16 @@ enum Format {
 }
 
 impl UsageObserver {
-    /// For `application/json`.
+    /// For `application/json`: reads the root's `usage` and `error`.
     pub fn json() -> Self {
+        Self::json_with_limit(TAIL_LIMIT)
+    }
+
+    /// Like [`UsageObserver::json`], keeping at most `limit` bytes of the value of `usage`.
+    pub fn json_with_limit(limit: usize) -> Self {
         UsageObserver {
             seen: Seen::default(),
-            format: Format::Json(json::Scanner::new(TAIL_LIMIT)),
+            format: Format::Json(json::Scanner::new(limit)),
         }
     }
 
@@ -78,12 +83,12 @@ impl UsageObserver {
         self.seen.usage
     }
 
-    /// True once an event with data was seen.
+    /// True once an event with content was seen.
     pub fn first_content(&self) -> bool {
         self.seen.events > 0
     }
 
-    /// Events with data, `[DONE]` not counted.
+    /// Events with content. `[DONE]`, errors, and events that bring `usage` without `choices` have none.
     pub fn events(&self) -> u64 {
         self.seen.events
     }
@@ -93,12 +98,12 @@ impl UsageObserver {
         self.seen.done
     }
 
-    /// True once an `error` was seen.
+    /// True once an event, or the root of a JSON answer, had an `error` that is not null.
     pub fn error_seen(&self) -> bool {
         self.seen.error
     }
 
-    /// True if something was too long to be read.
+    /// True if something was too long to be read; what was found before stays.
     pub fn gave_up(&self) -> bool {
         self.seen.gave_up
     }

@@ -6,11 +6,12 @@ use crate::json::{Cursor, Kind, ScanError};
 /// Token counts of an answer. Missing is not zero.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Usage {
-    /// Prompt tokens.
+    /// Prompt tokens: `prompt_tokens`, or `input_tokens`.
     pub prompt_tokens: Option<u64>,
-    /// Generated tokens.
+    /// Generated tokens: `completion_tokens`, or `output_tokens`.
     pub completion_tokens: Option<u64>,
-    /// Prompt tokens that came from the engine's prefix cache.
+    /// Prompt tokens that came from the engine's prefix cache: `cached_tokens` of the details, or
+    /// `cache_read_input_tokens`.
     pub cached_tokens: Option<u64>,
 }
 
@@ -23,46 +24,55 @@ impl Usage {
     }
 }
 
-/// Reads a whole event or answer into `seen`. What is not JSON tells nothing.
-pub(super) fn read(text: &[u8], seen: &mut Seen) {
+/// Reads a whole event into `seen`; true if it carries content. What is not JSON tells nothing, but somebody
+/// wrote it for the client.
+pub(super) fn read_event(text: &[u8], seen: &mut Seen) -> bool {
     let mut cursor = Cursor::new(text);
-    let mut found = Found::default();
-    let read = match cursor.kind() {
-        Ok(Kind::Object) => root(text, &mut cursor, &mut found, 0),
-        Ok(_) | Err(_) => return,
-    };
-    if read.is_ok() {
-        seen.usage.merge(found.usage);
-        seen.error |= found.error;
+    let mut event = Event::default();
+    if cursor.kind() != Ok(Kind::Object) || root(text, &mut cursor, &mut event, 0).is_err() {
+        return true;
     }
+    seen.usage.merge(event.usage);
+    seen.error |= event.error;
+    event.choices || !(event.has_usage || event.error)
 }
 
 #[derive(Default)]
-struct Found {
+struct Event {
     usage: Usage,
+    has_usage: bool,
     error: bool,
+    /// `choices` holds something.
+    choices: bool,
 }
 
 /// The root, or the `message` (Anthropic) or `response` (Responses API) inside it.
 fn root(
     text: &[u8],
     cursor: &mut Cursor<'_>,
-    found: &mut Found,
+    event: &mut Event,
     level: u8,
 ) -> Result<(), ScanError> {
     cursor.object(|cursor, key| {
         let kind = cursor.kind()?;
         match (key.raw(text), kind) {
             (b"usage", Kind::Object) => {
-                let usage = object(text, cursor)?;
-                found.usage.merge(usage);
+                event.usage.merge(object(text, cursor)?);
+                event.has_usage = true;
                 Ok(())
             }
             (b"error", kind) if kind != Kind::Null => {
-                found.error |= level == 0;
+                event.error |= level == 0;
                 cursor.pass()
             }
-            (b"message" | b"response", Kind::Object) if level == 0 => root(text, cursor, found, 1),
+            (b"choices", Kind::Array) => {
+                cursor.array(|cursor| {
+                    event.choices = true;
+                    cursor.pass()
+                })?;
+                Ok(())
+            }
+            (b"message" | b"response", Kind::Object) if level == 0 => root(text, cursor, event, 1),
             _ => cursor.pass(),
         }
     })?;
