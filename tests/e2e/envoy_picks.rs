@@ -327,3 +327,37 @@ async fn all_filtered_is_429() {
     );
     assert_eq!(gateway.log(1).await[0]["details"], "wicketgate_saturated");
 }
+
+/// Envoy keeps few connections to the picker and opens a stream on them for each request: they must last.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_pickers_connection_lasts() {
+    let Some(envoy) = envoy_binary() else { return };
+    let engines = engines(1).await;
+    let endpoints = addresses(&engines);
+    let picker = Front::start(wicketgate(), Command::Epp, &endpoints).await;
+    let gateway = Gateway::start(&envoy, OVERRIDE_HOST, &picker, &endpoints, |config| config).await;
+    let mut caller = Caller::connect(gateway.address, Version::H1).await;
+    for _ in 0..1500 {
+        let answer = caller
+            .call(request(
+                "POST",
+                "/v1/embeddings",
+                &[],
+                full(r#"{"input":"a"}"#),
+            ))
+            .await;
+        assert_eq!(answer.status, 200, "{answer:?}");
+    }
+    picker.assert_guards_at_zero().await;
+    for counter in [
+        "upstream_cx_protocol_error",
+        "upstream_cx_destroy_remote_with_active_rq",
+    ] {
+        let stats = gateway
+            .envoy
+            .admin_get(&format!("/stats?filter=cluster.epp.{counter}"))
+            .await
+            .unwrap();
+        assert!(stats.trim().ends_with(": 0"), "{stats}");
+    }
+}

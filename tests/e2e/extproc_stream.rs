@@ -84,8 +84,7 @@ async fn a_second_end_of_stream_is_ignored_and_counted() {
         panic!("no body");
     };
     assert_eq!(body_of(&common), (b"{}".to_vec(), true));
-    // The picker ends its side properly once the answer has ended.
-    assert!(exchange.answer().await.unwrap().is_none());
+    exchange.finish().await;
     picker.assert_guards_at_zero().await;
     assert_eq!(
         picker
@@ -122,7 +121,7 @@ async fn headers_alone_are_placed_and_answered() {
         next(&mut exchange).await;
         exchange.response_body("{}", true).await;
         next(&mut exchange).await;
-        assert!(exchange.answer().await.unwrap().is_none());
+        exchange.finish().await;
     }
     picker.assert_guards_at_zero().await;
 }
@@ -171,7 +170,7 @@ async fn bad_json_and_too_much_of_it_get_one_answer() {
             panic!("no immediate answer");
         };
         assert_eq!(immediate.status.unwrap().code, status);
-        assert!(exchange.answer().await.unwrap().is_none());
+        exchange.finish().await;
     }
     picker.assert_guards_at_zero().await;
 }
@@ -194,4 +193,26 @@ async fn nonsense_is_survived() {
     picker.assert_guards_at_zero().await;
     let mut exchange = proxy.open(DUPLEX).await;
     place(&mut exchange).await;
+}
+
+/// One connection carries any number of requests: HTTP/2 cuts connections on which streams end untidily.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_lasts() {
+    let (_engines, picker) = picker().await;
+    let proxy = Proxy::connect(picker.data).await;
+    for round in 0..3000 {
+        let mut exchange = proxy.open(DUPLEX).await;
+        exchange.request_headers("GET", "/v1/models", true).await;
+        next(&mut exchange).await;
+        exchange.response_headers("200", true).await;
+        next(&mut exchange).await;
+        if round % 3 == 0 {
+            drop(exchange);
+        } else {
+            exchange.finish().await;
+        }
+    }
+    picker.assert_guards_at_zero().await;
+    let ok = picker.metric(&["requests_total", "outcome=\"ok\""]).await;
+    assert_eq!(ok, 3000.0);
 }

@@ -37,7 +37,11 @@ async fn requests(picker: &Front, count: usize) {
                 }
                 exchange.response_headers("200", false).await;
                 exchange.response_body("{}", true).await;
-                while let Ok(Some(_)) = exchange.answer().await {}
+                // The request's body, the answer's headers, its body.
+                for _ in 0..3 {
+                    assert!(exchange.answer().await.unwrap().is_some());
+                }
+                exchange.finish().await;
             }
         }));
     }

@@ -134,6 +134,9 @@ async fn serve_one<H: Health>(
     builder
         .timer(TokioTimer::new())
         .max_concurrent_streams(MAX_STREAMS)
+        // The limit counts over a connection's whole life, and the peer is our own proxy: cutting its connection
+        // would fail every request on it.
+        .max_local_error_reset_streams(None)
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
         .keep_alive_interval(Duration::from_secs(20))

@@ -116,8 +116,7 @@ impl Stream for Session {
             if let Some(answer) = this.answers.pop_front() {
                 return Poll::Ready(Some(Ok(answer)));
             }
-            if this.closed || this.request.over() {
-                this.closed = true;
+            if this.closed {
                 return Poll::Ready(None);
             }
             if let Poll::Ready(verdict) = this.request.poll_verdict(context) {
@@ -133,7 +132,9 @@ impl Stream for Session {
                         return Poll::Ready(Some(Err(Status::internal("handler failed"))));
                     }
                 }
-                // A half-close or reset before the answer's end: the caller, or the endpoint, is gone.
+                // Before the answer's end: the caller, or the endpoint, is gone. After it: the proxy is done, and
+                // only now are we. A side that ended first would make each of the proxy's last frames a frame on
+                // a closed stream, and HTTP/2 cuts a connection with too many of those.
                 Poll::Ready(None | Some(Err(_))) => {
                     this.request.gone();
                     this.closed = true;
@@ -154,10 +155,6 @@ enum Decided {
 }
 
 impl Carried {
-    fn over(&self) -> bool {
-        self.exchange.as_ref().is_some_and(Exchange::over)
-    }
-
     /// The other side is gone. Nothing happens if the request had ended.
     fn gone(&mut self) {
         self.waiting = None;

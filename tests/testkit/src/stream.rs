@@ -178,6 +178,14 @@ impl Exchange {
         .await;
     }
 
+    /// Ends our side, as a proxy does when the request is over; the picker then ends its own, without more answers.
+    pub async fn finish(mut self) {
+        drop(self.to);
+        let waited = tokio::time::timeout(crate::PATIENCE, self.answers.message()).await;
+        let last = waited.expect("the picker does not end its side");
+        assert!(matches!(last, Ok(None)), "{last:?}");
+    }
+
     /// The next answer; `None` when the picker has closed its side properly.
     pub async fn answer(&mut self) -> Result<Option<ProcessingResponse>, Status> {
         let waited = tokio::time::timeout(crate::PATIENCE, self.answers.message()).await;
