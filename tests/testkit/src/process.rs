@@ -9,12 +9,15 @@ use std::{
 use tokio::{
     io::{AsyncBufReadExt as _, BufReader},
     process::{Child, Command},
+    task::JoinHandle,
 };
 
 /// A running `wicketgate` command. Dropping it kills it, by its own pid.
 pub struct Process {
     child: Child,
     words: Arc<Mutex<Vec<String>>>,
+    /// Ends when the process has said its last word.
+    reader: JoinHandle<()>,
 }
 
 impl Process {
@@ -31,13 +34,17 @@ impl Process {
         let words = Arc::new(Mutex::new(Vec::new()));
         let stderr = child.stderr.take().unwrap();
         let kept = Arc::clone(&words);
-        tokio::spawn(async move {
+        let reader = tokio::spawn(async move {
             let mut lines = BufReader::new(stderr).lines();
             while let Ok(Some(line)) = lines.next_line().await {
                 kept.lock().unwrap().push(line);
             }
         });
-        Process { child, words }
+        Process {
+            child,
+            words,
+            reader,
+        }
     }
 
     /// Its process id.
@@ -66,10 +73,12 @@ impl Process {
         assert!(status.success());
     }
 
-    /// Waits for its end; gives its exit code.
+    /// Waits for its end and its last words; gives its exit code.
     pub async fn wait(&mut self) -> Option<i32> {
         let waited = tokio::time::timeout(crate::PATIENCE * 2, self.child.wait()).await;
-        waited.expect("the process does not end").unwrap().code()
+        let code = waited.expect("the process does not end").unwrap().code();
+        (&mut self.reader).await.unwrap();
+        code
     }
 
     /// Resident memory in bytes.
