@@ -1,13 +1,11 @@
 //! The benchmarks from end to end, small. This test's own binary plays the children, so it has no harness: called
 //! with `bench ...` it is the command line, otherwise it runs the tests.
 
-#![allow(
+#![expect(
     clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
     clippy::indexing_slicing,
-    clippy::print_stdout,
-    reason = "a test that panics has failed, which is its job"
+    clippy::print_stderr,
+    reason = "a test without a harness: a panic is its failure, and its report goes to stderr"
 )]
 
 use std::process::{Command, ExitCode, Output};

@@ -107,8 +107,9 @@ impl Caller {
         request_phase(&mut answers, script).await?;
         let decided = Instant::now();
         send(&to, &script.response)?;
-        response_phase(&mut answers, script).await?;
+        // Nothing more to say.
         drop(to);
+        response_phase(&mut answers, script).await?;
         match answers.message().await {
             Ok(None) => Ok(decided),
             Ok(Some(answer)) => Err(format!("an answer too many: {:?}", answer.answer)),

@@ -2,21 +2,18 @@
 
 mod caller;
 mod drive;
+mod result;
 mod script;
+mod server;
 
 use std::{io, sync::Arc, time::Duration};
 
 use clap::Args;
-use serde_json::{Value, json};
 
-use self::{
-    drive::{Arrivals, Drive, Round},
-    script::Shape,
-};
+use self::{drive::Arrivals, result::Result, script::Shape, server::Server};
 use super::{Output, duration, size};
 use crate::{
     child::{Child, Front, Role, Settings},
-    measure::{median, number, round},
     report::{Outcome, progress},
 };
 
@@ -65,24 +62,6 @@ const WARM_UP: Duration = Duration::from_millis(500);
 /// Lateness that is forgiven at any rate, at the 99th percentile.
 const LAG_FLOOR: Duration = Duration::from_millis(10);
 
-/// A server under measurement.
-struct Server {
-    child: Child,
-    drive: Drive,
-    rounds: Vec<Measured>,
-    sent: u64,
-}
-
-/// One round's figures.
-#[derive(Clone, Copy)]
-struct Measured {
-    rps: f64,
-    p50_us: f64,
-    p99_us: f64,
-    cores: f64,
-    core_s_per_request: f64,
-}
-
 pub(super) async fn run(args: &ExtprocArgs) -> io::Result<Outcome> {
     let shape = Shape {
         prompt_bytes: args.prompt_bytes,
@@ -94,35 +73,14 @@ pub(super) async fn run(args: &ExtprocArgs) -> io::Result<Outcome> {
         Some(rate) => return Err(io::Error::other(format!("{rate} is no rate"))),
         None => Arrivals::Closed(usize::from(args.concurrency)),
     };
-    let scripts = Arc::new(shape.scripts());
     progress("starting engines, picker and floor");
     let engines = usize::from(args.endpoints);
     let pages = Child::start(&Role::Pages { engines }).await?;
-    let workers = usize::from(args.workers);
-    let gateway = Role::Gateway(Settings {
-        front: Front::ExtProc,
-        workers,
-        backends: pages.addresses.clone(),
-        interval_ms: u64::try_from(args.interval.as_millis())
-            .unwrap_or(u64::MAX)
-            .max(1),
-    });
-    let floor = Role::Floor {
-        workers,
-        endpoints: pages.addresses.clone(),
-    };
-    let connections = usize::from(args.connections);
-    let mut ours = Server::start(&gateway, connections, &scripts).await?;
-    let wanted = u64::from(args.endpoints);
-    let seen = |stats: &crate::child::Stats| stats.counter("observed") >= wanted;
-    ours.child
-        .wait("the first scrape of every endpoint", seen)
-        .await?;
-    let mut floor = Server::start(&floor, connections, &scripts).await?;
-    let idle = ours.idle().await?;
+    let (mut ours, mut floor) = servers(args, &shape, &pages).await?;
+    let idle = ours.idle(WARM_UP).await?;
     let mut outcome = Outcome::new();
     for server in [&mut ours, &mut floor] {
-        server.sent += server.drive.round(arrivals, WARM_UP).await?.requests;
+        server.warm_up(arrivals, WARM_UP).await?;
     }
     let rounds = u32::from(args.rounds);
     let time = Duration::try_from_secs_f64(args.seconds).unwrap_or_default() / rounds;
@@ -135,169 +93,37 @@ pub(super) async fn run(args: &ExtprocArgs) -> io::Result<Outcome> {
             });
         }
     }
-    tell(
+    let result = Result {
         args,
-        &shape,
+        prompt_tokens: shape.prompt_tokens(),
         arrivals,
-        &mut outcome,
-        (&mut ours, &mut floor),
         idle,
-    )
-    .await?;
+        our_stats: ours.stats().await?,
+        floor_stats: floor.stats().await?,
+        ours,
+        floor,
+    };
+    result.tell(&mut outcome);
     Ok(outcome)
 }
 
-impl Server {
-    async fn start(
-        role: &Role,
-        connections: usize,
-        scripts: &Arc<Vec<script::Script>>,
-    ) -> io::Result<Server> {
-        let child = Child::start(role).await?;
-        let drive = Drive::connect(child.address()?, connections, Arc::clone(scripts)).await?;
-        Ok(Server {
-            child,
-            drive,
-            rounds: Vec::new(),
-            sent: 0,
-        })
-    }
-
-    /// Cores that the server takes while nothing is asked.
-    async fn idle(&mut self) -> io::Result<f64> {
-        let (before, started) = (self.child.stats().await?.cpu_ns, std::time::Instant::now());
-        tokio::time::sleep(WARM_UP).await;
-        let spent = self.child.stats().await?.cpu_ns - before;
-        Ok(Duration::from_nanos(spent).as_secs_f64() / started.elapsed().as_secs_f64())
-    }
-
-    /// One round; how late requests were sent, at the 99th percentile.
-    async fn round(&mut self, arrivals: Arrivals, time: Duration) -> io::Result<Duration> {
-        let before = self.child.stats().await?.cpu_ns;
-        let came: Round = self.drive.round(arrivals, time).await?;
-        let spent = self.child.stats().await?.cpu_ns - before;
-        let (cpu, wall) = (
-            Duration::from_nanos(spent).as_secs_f64(),
-            came.wall.as_secs_f64(),
-        );
-        let us = came.latency.us();
-        self.sent += came.requests;
-        self.rounds.push(Measured {
-            rps: number(came.requests) / wall,
-            p50_us: us.p50,
-            p99_us: us.p99,
-            cores: cpu / wall,
-            core_s_per_request: cpu / number(came.requests.max(1)),
-        });
-        Ok(came.lag.at(0.99))
-    }
-
-    fn median(&self, of: fn(&Measured) -> f64) -> f64 {
-        median(self.rounds.iter().map(of).collect())
-    }
-
-    fn json(&self, rss_mb: f64) -> Value {
-        json!({
-            "achieved_rps": round(self.median(|m| m.rps), 1),
-            "latency_us": {"p50": round(self.median(|m| m.p50_us), 1), "p99": round(self.median(|m| m.p99_us), 1)},
-            "cores": round(self.median(|m| m.cores), 4),
-            "core_s_per_request": round(self.median(|m| m.core_s_per_request), 9),
-            "rss_mb": round(rss_mb, 1),
-        })
-    }
-}
-
-async fn tell(
-    args: &ExtprocArgs,
-    shape: &Shape,
-    arrivals: Arrivals,
-    outcome: &mut Outcome,
-    (ours, floor): (&mut Server, &mut Server),
-    idle: f64,
-) -> io::Result<()> {
-    let (our_stats, floor_stats) = (ours.child.stats().await?, floor.child.stats().await?);
-    let ratios = ours.rounds.iter().zip(&floor.rounds);
-    let ratio = median(
-        ratios
-            .map(|(a, b)| a.core_s_per_request / b.core_s_per_request)
-            .collect(),
-    );
-    let added = ours.median(|m| m.p50_us) - floor.median(|m| m.p50_us);
-    let mode = match arrivals {
-        Arrivals::Closed(callers) => {
-            format!("full duplex both ways, closed loop, {callers} in flight")
-        }
-        Arrivals::Open(_) => "full duplex both ways, open loop".to_owned(),
+/// The picker, once it has scraped every endpoint, and the floor.
+async fn servers(args: &ExtprocArgs, shape: &Shape, pages: &Child) -> io::Result<(Server, Server)> {
+    let (workers, connections) = (usize::from(args.workers), usize::from(args.connections));
+    let scripts = Arc::new(shape.scripts());
+    let interval_ms = u64::try_from(args.interval.as_millis()).unwrap_or(u64::MAX);
+    let gateway = Role::Gateway(Settings {
+        front: Front::ExtProc,
+        workers,
+        backends: pages.addresses.clone(),
+        interval_ms: interval_ms.max(1),
+    });
+    let floor = Role::Floor {
+        workers,
+        endpoints: pages.addresses.clone(),
     };
-    outcome.row(
-        "load",
-        format!(
-            "{mode}, {} bytes, {} endpoints",
-            args.prompt_bytes, args.endpoints
-        ),
-    );
-    for (name, server, stats) in [
-        ("picker", &*ours, &our_stats),
-        ("floor", &*floor, &floor_stats),
-    ] {
-        let [rps, p50, p99, cores, cpu] = [
-            server.median(|m| m.rps),
-            server.median(|m| m.p50_us),
-            server.median(|m| m.p99_us),
-            server.median(|m| m.cores),
-            server.median(|m| m.core_s_per_request) * 1e6,
-        ];
-        let rss = stats.rss_mb;
-        outcome.row(name, format!("{rps:.0} requests/s  {cpu:.1} us CPU each  {cores:.2} cores  p50 {p50:.0} us  p99 {p99:.0} us  {rss:.0} MiB"));
-    }
-    outcome.row("CPU over the floor", format!("{ratio:.2} x"));
-    outcome.row("p50 over the floor", format!("{added:+.0} us"));
-    outcome.row("picker while idle", format!("{idle:.3} cores"));
-    let mut value = ours.json(our_stats.rss_mb);
-    if let Value::Object(map) = &mut value {
-        let offered = match arrivals {
-            Arrivals::Open(rate) => rate,
-            Arrivals::Closed(_) => round(ours.median(|m| m.rps), 1),
-        };
-        let more = [
-            ("offered_rps", json!(offered)),
-            ("prompt_bytes", json!(args.prompt_bytes)),
-            ("prompt_tokens", json!(shape.prompt_tokens())),
-            ("endpoints", json!(args.endpoints)),
-            ("events", json!(args.events)),
-            ("workers", json!(args.workers)),
-            ("mode", json!(mode)),
-            ("idle_cores", json!(round(idle, 4))),
-            ("requests", json!(ours.sent)),
-            ("floor", floor.json(floor_stats.rss_mb)),
-            ("ratio", json!(round(ratio, 3))),
-            ("added_us", json!(round(added, 1))),
-        ];
-        map.extend(more.map(|(key, value)| (key.to_owned(), value)));
-    }
-    outcome.json = value;
-    for counter in ["arrived", "dispatched", "ended"] {
-        let counted = our_stats.counter(counter);
-        outcome.require(counted == ours.sent, || {
-            format!("{} requests sent, {counted} {counter}", ours.sent)
-        });
-    }
-    let (read, wanted) = (
-        our_stats.counter("prompt_tokens"),
-        ours.sent * shape.prompt_tokens(),
-    );
-    outcome.require(read == wanted, || {
-        format!("usage of {read} prompt tokens was read instead of {wanted}")
-    });
-    let counted = floor_stats.counter("ended");
-    outcome.require(counted == floor.sent, || {
-        format!("{} requests sent to the floor, {counted} ended", floor.sent)
-    });
-    if let Arrivals::Open(rate) = arrivals {
-        let achieved = ours.median(|m| m.rps);
-        outcome.require(achieved >= 0.95 * rate, || {
-            format!("{achieved:.0} requests per second instead of {rate:.0}")
-        });
-    }
-    Ok(())
+    let mut ours = Server::start(&gateway, connections, &scripts).await?;
+    ours.observed(u64::from(args.endpoints)).await?;
+    let floor = Server::start(&floor, connections, &scripts).await?;
+    Ok((ours, floor))
 }

@@ -213,7 +213,9 @@ mod tests {
                 observer.feed(&response);
                 observer.finish();
                 assert_eq!(observer.usage().prompt_tokens, Some(shape.prompt_tokens()));
-                assert_eq!(observer.events(), events as u64);
+                assert_eq!(observer.done(), events > 0);
+                let lines = memchr::memmem::find_iter(&response, b"data: ").count();
+                assert_eq!(lines, if events > 0 { events + 1 } else { 0 });
             }
         }
     }

@@ -166,7 +166,7 @@ impl Bench {
         Ok(self.spent(before, &round).await?.0)
     }
 
-    /// One caller, in turns of a quarter past the gateway and a quarter through it.
+    /// One caller, past the gateway and through it.
     async fn alone(&mut self, requests: &Requests, figures: &mut Figures) -> io::Result<()> {
         let direct = self
             .alone_direct
@@ -216,6 +216,7 @@ impl Bench {
         outcome.row("memory", format!("{:.1} MiB", stats.rss_mb));
         let scheduler = stats.counter("dispatched");
         outcome.json = json!({
+            "engine": "emulated",
             "mode": format!("closed loop, {} callers, one worker thread", args.concurrency),
             "rps": round(rps, 0),
             "us_per_request": Value::Object(us),
