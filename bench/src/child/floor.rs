@@ -86,6 +86,7 @@ async fn accept(listener: TcpListener, turns: Arc<Turns>) {
         server
             .timer(TokioTimer::new())
             .max_concurrent_streams(10_000)
+            .max_local_error_reset_streams(None)
             .initial_stream_window_size(1 << 20)
             .initial_connection_window_size(16 << 20)
             .keep_alive_interval(Duration::from_secs(20))

@@ -1,0 +1,158 @@
+//! The queues of one pool: state, and what holds between its parts.
+//!
+//! ```text
+//! band (priority) ── lane (class) ── heap of queues by fairness key ── queue (flow, class) ── heap of items by order
+//!      │                 └ list of items, oldest first (aging)
+//!      └ list of items, newest last (displacement); flows by fairness id
+//! timers: heap of items that end by their own words; a band's budget ends its oldest item first
+//! ```
+//! Each item knows its place in all of them, so that leaving costs O(log n) however deep the queues are.
+
+mod arrive;
+mod audit;
+mod classes;
+mod leave;
+mod places;
+mod regime;
+mod reload;
+mod settle;
+mod state;
+mod stats;
+mod turn;
+
+use std::collections::HashMap;
+
+use stats::Pace;
+pub use stats::{BandStats, FlowStats, Totals};
+pub use turn::{Dispatch, Turn};
+
+pub(crate) use state::{
+    Band, Class, Entry, Flow, IdHash, Lane, Places, Queue, Running, Usage, Waiting,
+};
+
+use crate::{
+    AdmissionConfig, ClassId, ConfigError, Nanos, Outcome,
+    evict::Evictor,
+    starvation::Credits,
+    store::{Heap, List, Slots},
+};
+use regime::Regime;
+
+/// What ended without its own call: the request's number and how its wait ended.
+pub type Ended = (u64, Outcome);
+
+/// The queues of one pool. One owner at a time; time is an argument and never goes back.
+pub struct Admission {
+    config: AdmissionConfig,
+    items: Slots<Waiting>,
+    places: Places,
+    entries: HashMap<u64, Entry, IdHash>,
+    runs: Slots<Running>,
+    bands: Slots<Band>,
+    /// Bands, highest priority first.
+    order: Vec<u32>,
+    /// Their priorities, in the same order.
+    priorities: Vec<i32>,
+    flows: Slots<Flow>,
+    queues: Slots<Queue>,
+    /// Empty queues' heaps, kept for their room.
+    spare: Vec<Heap<(u64, u64)>>,
+    lanes: Slots<Lane>,
+    classes: HashMap<ClassId, Class, IdHash>,
+    /// Classes that were refused since capacity last changed.
+    refused: Vec<ClassId>,
+    /// The gate said that nothing starts at this ceiling or below.
+    closed_at: Option<i32>,
+    timers: Heap<(Nanos, u64)>,
+    /// Of the flows, how many are overflow flows.
+    shared_flows: usize,
+    /// Flows with nothing waiting or running, least recently used first.
+    idle: List<0>,
+    used: Usage,
+    /// Entries into the queue so far: the order of arrival.
+    seq: u64,
+    /// Dispatches so far.
+    dispatches: u64,
+    regime: Regime,
+    credits: Credits,
+    evictor: Evictor,
+    /// What expired outside [`Admission::expire`], not yet told.
+    late: Vec<Ended>,
+    pace: Pace,
+    /// Newcomers are refused.
+    closing: bool,
+    totals: Totals,
+}
+
+impl Admission {
+    /// Empty queues over a pool without endpoints: tell it of them with [`Admission::pool_state`].
+    ///
+    /// # Errors
+    /// When the configuration makes no sense.
+    pub fn new(config: AdmissionConfig) -> Result<Admission, ConfigError> {
+        config.check()?;
+        let mut admission = Admission {
+            credits: Credits::new(&config.starvation),
+            evictor: Evictor::new(config.eviction),
+            config,
+            items: Slots::default(),
+            places: Places::default(),
+            entries: HashMap::default(),
+            runs: Slots::default(),
+            bands: Slots::default(),
+            order: Vec::new(),
+            priorities: Vec::new(),
+            flows: Slots::default(),
+            queues: Slots::default(),
+            spare: Vec::new(),
+            lanes: Slots::default(),
+            classes: HashMap::default(),
+            refused: Vec::new(),
+            closed_at: None,
+            timers: Heap::default(),
+            shared_flows: 0,
+            idle: List::default(),
+            used: Usage::default(),
+            seq: 0,
+            dispatches: 0,
+            regime: Regime::default(),
+            late: Vec::new(),
+            pace: Pace::default(),
+            closing: false,
+            totals: Totals::default(),
+        };
+        admission.listed_bands();
+        Ok(admission)
+    }
+
+    /// The configuration in force.
+    pub fn config(&self) -> &AdmissionConfig {
+        &self.config
+    }
+
+    /// Waiting requests.
+    pub fn waiting(&self) -> usize {
+        self.items.len()
+    }
+
+    /// Dispatched requests that have not been completed.
+    pub fn running(&self) -> usize {
+        self.runs.len()
+    }
+
+    /// The bands' priorities, highest first. Listed bands are always there.
+    pub fn priorities(&self) -> &[i32] {
+        &self.priorities
+    }
+
+    /// The highest band in which something waits that the gate refused: what eviction may make room for.
+    pub fn blocked_priority(&self) -> Option<i32> {
+        let blocked = |&&band: &&u32| {
+            let band = &self.bands[band];
+            let closed = self.closed_at.is_some_and(|at| band.priority <= at);
+            band.used.requests > 0 && (closed || band.open.len() < band.busy_lanes as usize)
+        };
+        let band = self.order.iter().find(blocked)?;
+        Some(self.bands[*band].priority)
+    }
+}

@@ -1,0 +1,117 @@
+//! The gate over endpoint views.
+
+use super::{
+    Answer, Ask, EndpointView, Gate, GateConfig, Role, Saturation, Scope, UsageLimit,
+    UsageLimitState,
+    detect::{Fullness, fullness},
+    saturation,
+};
+use crate::{ClassId, Nanos};
+
+/// One turn's gate. Cheap to make: build it anew when a view changed.
+pub struct PoolGate<'a> {
+    config: &'a GateConfig,
+    now: Nanos,
+    views: &'a [EndpointView],
+    priorities: &'a [i32],
+    eligible: &'a dyn Fn(ClassId, usize) -> bool,
+    limits: &'a mut UsageLimitState,
+    saturation: Option<Saturation>,
+}
+
+impl<'a> PoolGate<'a> {
+    /// A gate at this instant. `priorities` are the bands, highest first ([`Admission::priorities`]); `eligible` says
+    /// whether the endpoint at this place of `views` may serve a class.
+    ///
+    /// [`Admission::priorities`]: crate::Admission::priorities
+    pub fn new(
+        config: &'a GateConfig,
+        now: Nanos,
+        views: &'a [EndpointView],
+        priorities: &'a [i32],
+        eligible: &'a dyn Fn(ClassId, usize) -> bool,
+        limits: &'a mut UsageLimitState,
+    ) -> Self {
+        PoolGate {
+            config,
+            now,
+            views,
+            priorities,
+            eligible,
+            limits,
+            saturation: None,
+        }
+    }
+
+    /// How full the pool is.
+    pub fn saturation(&mut self) -> Saturation {
+        let (config, now, views) = (self.config, self.now, self.views);
+        *self
+            .saturation
+            .get_or_insert_with(|| saturation(config, now, views))
+    }
+
+    fn ceiling(&mut self, priority: i32) -> f64 {
+        let rank = self
+            .priorities
+            .iter()
+            .position(|p| *p <= priority)
+            .unwrap_or(self.priorities.len().saturating_sub(1));
+        let saturation = match self.config.usage_limit {
+            UsageLimit::SoftReflective => self.saturation().effective().unwrap_or(0.0),
+            UsageLimit::Static { .. } | UsageLimit::PriorityHoldback { .. } => 0.0,
+        };
+        self.limits
+            .ceiling(&self.config.usage_limit, saturation, rank, self.priorities)
+    }
+
+    /// True if an endpoint that serves the class and this stage is below the ceiling. `None` if no endpoint has the
+    /// stage at all.
+    fn stage(&self, ask: &Ask, ceiling: f64, has: fn(Role) -> bool) -> Option<bool> {
+        let mut there = false;
+        let (mut judged, mut ignored) = (false, false);
+        for (at, view) in self.views.iter().enumerate() {
+            if !has(view.role) || !(self.eligible)(ask.class, at) {
+                continue;
+            }
+            there = true;
+            match fullness(self.config, self.now, view, ask.cost.uncached_input) {
+                Fullness::Is(full) if full < ceiling => return Some(true),
+                Fullness::Is(_) | Fullness::New => judged = true,
+                Fullness::Ignored => ignored = true,
+            }
+        }
+        there.then_some(ignored && !judged)
+    }
+}
+
+impl Gate for PoolGate<'_> {
+    fn can_start(&mut self, ask: &Ask) -> Answer {
+        let ceiling = self.ceiling(ask.ceiling_of);
+        if self.config.detector.scope() == Scope::Pool {
+            let Some(full) = self.saturation().effective() else {
+                return Answer::Closed;
+            };
+            if full >= ceiling {
+                return Answer::Closed;
+            }
+            let mut places = 0..self.views.len();
+            return match places.any(|at| (self.eligible)(ask.class, at)) {
+                true => Answer::Start,
+                false => Answer::NotNow,
+            };
+        }
+        let decode = self.stage(ask, ceiling, Role::decodes);
+        // Only a pool with endpoints for prefill alone has two stages.
+        let split = self.views.iter().any(|view| view.role == Role::Prefill);
+        let prefill = match split {
+            true => self.stage(ask, ceiling, Role::prefills),
+            false => Some(true),
+        };
+        match (prefill, decode) {
+            // Without a prefill endpoint of its class a request prefills where it decodes.
+            (Some(true) | None, Some(true)) => Answer::Start,
+            _ => Answer::NotNow,
+        }
+    }
+}

@@ -1,0 +1,9 @@
+//! Tests of the whole: a naive model, invariants under adversarial load, field cases, and mutants.
+
+mod cases;
+mod checks;
+mod model;
+mod mutants;
+mod pair;
+mod rig;
+mod sim;
