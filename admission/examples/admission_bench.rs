@@ -210,7 +210,10 @@ fn main() {
         .map(|depth| format!("\"{depth}\":{:.0}", best(2, |_| rate(vtc, *depth, 500_000))))
         .collect();
     let headline = best(3, |_| rate(vtc, 2000, 1_000_000));
-    let (cancel_per_s, cancel_100k_ms) = cancels(vtc, 100_000);
+    let runs = (0..5).map(|_| cancels(vtc, 100_000));
+    let (cancel_per_s, cancel_100k_ms) = runs.fold((0.0, f64::INFINITY), |best, run| {
+        (f64::max(best.0, run.0), f64::min(best.1, run.1))
+    });
     let [p50, p99, p999] = single(vtc, 5000, 200_000);
     println!(
         "{{\"flows\":{FLOWS},\"bands\":{BANDS},\"enqueue_dispatch_per_s\":{headline:.0},\

@@ -73,7 +73,10 @@ impl BandShare {
             return share.round;
         }
         let debt = share.deficit.unsigned_abs();
-        share.round + debt / quantum.unsigned_abs().max(1) + 1
+        share
+            .round
+            .saturating_add(debt / quantum.unsigned_abs().max(1))
+            .saturating_add(1)
     }
 
     /// Puts the quanta of the rounds up to this one into the deficit, as far as it needs them to rise above zero.

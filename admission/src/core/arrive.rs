@@ -152,7 +152,7 @@ impl Admission {
             entered,
             own_end,
             cost: item.cost,
-            bytes: item.bytes,
+            bytes: usage.bytes,
             order,
             queue: NIL,
             priority: item.priority,
@@ -291,7 +291,7 @@ pub(super) struct Stamp {
 pub(super) fn usage(item: &Item) -> Usage {
     Usage {
         requests: 1,
-        bytes: item.bytes,
+        bytes: item.bytes.min(Usage::MAX_BYTES),
         tokens: item.cost.tokens(),
     }
 }

@@ -8,7 +8,7 @@ use crate::{
 };
 
 /// Beyond so many lanes an empty one is dropped; below, it stays for the next request of its class.
-const KEPT_LANES: usize = 256;
+const KEPT_LANES: usize = 32;
 
 impl Admission {
     /// Capacity may have changed for a class, or for all: what was refused may be asked about again.

@@ -98,7 +98,10 @@ impl Admission {
         let Some(state) = self.bands.remove(band) else {
             return false;
         };
-        for flow in state.flows.into_values() {
+        // In the order of their slots: a map's order is not the same in every run.
+        let mut flows: Vec<u32> = state.flows.into_values().collect();
+        flows.sort_unstable();
+        for flow in flows {
             self.idle.remove(&mut self.flows, flow);
             self.flows.remove(flow);
         }

@@ -39,7 +39,7 @@ impl Regime {
         if nothing_waits {
             self.paced_until = 0;
         } else if now < self.paced_until {
-            self.next_at = now + self.interval / self.endpoints.max(1);
+            self.next_at = now.saturating_add(self.interval / self.endpoints.max(1));
         }
     }
 

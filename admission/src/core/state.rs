@@ -54,6 +54,9 @@ pub(crate) struct Usage {
 }
 
 impl Usage {
+    /// No single body counts for more than a tebibyte, so sums cannot overflow.
+    pub(crate) const MAX_BYTES: u64 = 1 << 40;
+
     pub(crate) fn add(&mut self, other: Usage) {
         self.requests += other.requests;
         self.bytes += other.bytes;

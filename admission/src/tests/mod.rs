@@ -2,8 +2,10 @@
 
 mod cases;
 mod checks;
+mod load;
 mod model;
 mod mutants;
 mod pair;
 mod rig;
+mod rules;
 mod sim;

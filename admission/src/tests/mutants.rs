@@ -42,7 +42,7 @@ fn model_sees() -> bool {
 }
 
 fn invariants_see(scene: Scene) -> bool {
-    (0..40).any(|seed| sim::seeded(scene, seed, 4_000).is_err())
+    (0..150).any(|seed| sim::seeded(scene, seed, 3_000).is_err())
 }
 
 /// An old reading, and a batch that was filled since the reading, start nothing.

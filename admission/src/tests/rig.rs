@@ -1,8 +1,8 @@
 //! What tests share: items, configurations from a seed, and a small pure gate.
 
 use crate::{
-    AdmissionConfig, BandConfig, ClassId, Cost, EvictionConfig, Fairness, FairnessId, Item, Limits,
-    MILLISECOND, Nanos, NoEndpoints, Ordering, Starvation, Wait,
+    Admission, AdmissionConfig, BandConfig, ClassId, Cost, Ended, EvictionConfig, Fairness,
+    FairnessId, Item, Limits, MILLISECOND, Nanos, NoEndpoints, Ordering, Outcome, Starvation, Wait,
     gate::{Answer, Ask},
 };
 
@@ -164,4 +164,33 @@ impl World {
 /// Instants and lengths in tests are counted in milliseconds.
 pub(super) const fn ms(n: u64) -> Nanos {
     n * MILLISECOND
+}
+
+pub(super) fn queues(config: AdmissionConfig) -> Admission {
+    let mut queues = Admission::new(config).unwrap();
+    queues.pool_state(0, 1);
+    queues
+}
+
+pub(super) fn strict() -> AdmissionConfig {
+    alike(&BandConfig::default(), Starvation::Strict)
+}
+
+pub(super) fn put(queues: &mut Admission, now: u64, item: Item) -> Result<(), Outcome> {
+    let mut displaced = Vec::new();
+    let entered = queues.enqueue(now, item, &mut displaced);
+    assert_eq!(displaced, [], "nobody gives way here");
+    queues.audit().unwrap();
+    entered
+}
+
+pub(super) fn expired(queues: &mut Admission, now: u64) -> Vec<Ended> {
+    let mut out = Vec::new();
+    queues.expire(now, &mut out);
+    queues.audit().unwrap();
+    out
+}
+
+pub(super) fn drained(queues: &mut Admission, now: u64) -> Vec<u64> {
+    std::iter::from_fn(|| queues.next(now, &mut open).map(|d| d.id)).collect()
 }

@@ -8,41 +8,16 @@ use std::{
 
 use fastrand::Rng;
 
+pub(super) use super::load::Scene;
 use super::{
     checks::{Check, Gaps, Ledger, Served, Shares},
+    load::{Habit, Tenant, config, tenants},
     rig::{self, CLASSES, World, ms},
 };
 use crate::{
-    Admission, AdmissionConfig, BandConfig, ClassId, Cost, Dispatch, Ended, Fairness, FairnessId,
-    Item, Limits, Nanos, NoEndpoints, Outcome, Starvation, Wait,
+    Admission, ClassId, Cost, Dispatch, Ended, FairnessId, Item, Nanos, Outcome,
     gate::{Answer, Ask},
 };
-
-/// How a tenant behaves.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Habit {
-    /// Always has several waiting.
-    Flood,
-    /// Sends its next one the moment the last one was dispatched: its queue empties each time.
-    Rejoin,
-    /// Sends many at once, then none for a while.
-    Bursts,
-    /// Now and then.
-    Light,
-}
-
-#[derive(Clone, Debug)]
-struct Tenant {
-    name: String,
-    priority: i32,
-    weight: f64,
-    class: ClassId,
-    habit: Habit,
-    /// Largest input and output.
-    size: u64,
-    /// Actual output as a share of the expected one, in quarters; 4 is honest.
-    truth: u64,
-}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
@@ -51,17 +26,6 @@ enum Event {
     Cancel(u64),
     Endpoints(u64),
     Wake,
-}
-
-/// What is exercised.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Scene {
-    /// One band, one class, no bounds: service gaps.
-    Gaps,
-    /// Several bands that always wait: starvation.
-    Bands,
-    /// Everything: classes, bounds, ends of waits, hang-ups, empty pools.
-    All,
 }
 
 struct Sim {
@@ -96,47 +60,6 @@ pub(super) struct Report {
     pub(super) out_of_turn: u64,
 }
 
-fn config(scene: Scene, rng: &mut Rng) -> AdmissionConfig {
-    let no_bound = BandConfig {
-        limits: Limits::default(),
-        ttl: Wait::Unlimited,
-        fairness: match rng.u8(0..3) {
-            0 => Fairness::RoundRobin,
-            1 => Fairness::Drr {
-                quantum: 2 * rng.u64(8..2000),
-            },
-            _ => Fairness::Vtc { max_lag: 1 << 40 },
-        },
-        ..BandConfig::default()
-    };
-    match scene {
-        Scene::Gaps => rig::alike(&no_bound, Starvation::Strict),
-        Scene::Bands => {
-            let starvation = match rng.u8(0..5) {
-                0 => Starvation::Strict,
-                1 | 2 => Starvation::Aging {
-                    after: ms(rng.u64(5..200)),
-                    share: 0.05 + 0.4 * rng.f64(),
-                },
-                _ => Starvation::Floor {
-                    share: 0.02 + 0.25 * rng.f64(),
-                    window: ms(500),
-                },
-            };
-            let mut config = rig::alike(&no_bound, starvation);
-            config.limits = Limits::default();
-            config
-        }
-        Scene::All => AdmissionConfig {
-            no_endpoints: NoEndpoints {
-                ttl: Wait::AtMost(ms(150)),
-                ..NoEndpoints::default()
-            },
-            ..rig::config(rng.u64(..))
-        },
-    }
-}
-
 impl Sim {
     fn new(scene: Scene, seed: u64) -> Sim {
         let mut rng = Rng::with_seed(seed);
@@ -149,7 +72,7 @@ impl Sim {
             now: ms(1),
             events: BinaryHeap::new(),
             order: 0,
-            tenants: Vec::new(),
+            tenants: tenants(scene, &mut rng),
             fates: HashMap::new(),
             world: World {
                 free: [rng.u32(1..12); CLASSES],
@@ -166,61 +89,16 @@ impl Sim {
             rng,
         };
         sim.real.pool_state(sim.now, 2);
-        sim.tenants();
-        sim
-    }
-
-    fn tenants(&mut self) {
-        let count = match self.scene {
-            Scene::Gaps => self.rng.usize(2..9),
-            Scene::Bands => self.rng.usize(3..10),
-            Scene::All => self.rng.usize(4..16),
-        };
-        // Sizes and lies widen the bounds; without them the bounds are narrow.
-        let plain = self.rng.bool();
-        for n in 0..count {
-            let rng = &mut self.rng;
-            let priority = match self.scene {
-                Scene::Gaps => 0,
-                Scene::Bands => [10, 0, -5][n % 3],
-                Scene::All => rig::PRIORITIES[rng.usize(0..5)],
-            };
-            let class = match self.scene {
-                Scene::Gaps | Scene::Bands => ClassId(0),
-                Scene::All => ClassId(rng.u32(0..CLASSES as u32)),
-            };
-            let habit = match rng.u8(0..6) {
-                0..=2 => Habit::Flood,
-                3 => Habit::Rejoin,
-                4 => Habit::Bursts,
-                _ => Habit::Light,
-            };
-            self.tenants.push(Tenant {
-                name: format!("t{n}"),
-                priority,
-                weight: [0.5, 1.0, 1.0, 1.0, 2.0, 4.0][rng.usize(0..6)],
-                class,
-                // The first of each band always waits.
-                habit: if n < 3 { Habit::Flood } else { habit },
-                size: if plain {
-                    100
-                } else {
-                    [10, 100, 1000][rng.usize(0..3)]
-                },
-                truth: if plain {
-                    4
-                } else {
-                    [4, 4, 4, 0, 1, 8][rng.usize(0..6)]
-                },
-            });
+        for n in 0..sim.tenants.len() {
             let first = if n < 3 { 4 } else { 1 };
             for _ in 0..first {
-                self.at(0, Event::Arrive(n));
+                sim.at(0, Event::Arrive(n));
             }
         }
-        if self.scene == Scene::All {
-            self.at(ms(50), Event::Endpoints(0));
+        if scene == Scene::All {
+            sim.at(ms(50), Event::Endpoints(0));
         }
+        sim
     }
 
     fn at(&mut self, later: Nanos, event: Event) {
