@@ -226,14 +226,21 @@ impl Front {
         let mut walk = Walk::new(&self.pipeline, &settings);
         let (parts, incoming) = request.into_parts();
         let request_id = head::request_id(&parts.headers);
+        // A caller that asked leave to send its body has not sent it: there is nothing to read away.
+        let sending = !parts.headers.contains_key(header::EXPECT);
         if let Some(outcome) = unsupported(&parts) {
+            read_away(incoming, sending);
             return walk.refuse(&outcome, &request_id);
         }
         let request_head = head::request_head(&parts, &settings);
         let forged = request_head.forged.clone();
-        let (ask, body) = match read(&mut walk, request_head, incoming).await {
+        let mut incoming = incoming;
+        let (ask, body) = match read(&mut walk, request_head, &mut incoming).await {
             Ok(read) => read,
-            Err(outcome) => return walk.refuse(&outcome, &request_id),
+            Err(outcome) => {
+                read_away(incoming, sending);
+                return walk.refuse(&outcome, &request_id);
+            }
         };
         let target = parts.uri.path_and_query().cloned();
         let has_length = body.bytes() > 0 || parts.headers.contains_key(header::CONTENT_LENGTH);
@@ -432,11 +439,34 @@ fn outcome_of(failure: &Failure) -> Outcome {
     }
 }
 
+/// Most that is read away of a refused body, and for how long.
+const READ_AWAY_BYTES: usize = 64 << 20;
+const READ_AWAY_TIME: Duration = Duration::from_secs(2);
+
+/// Reads what is still coming of a body that was refused, and throws it away.
+///
+/// Closing a socket with unread bytes resets it, and the reset can overtake our answer: the caller would see a
+/// broken pipe instead of its 413. Bounded, so that nobody can keep us reading.
+fn read_away(mut incoming: Incoming, sending: bool) {
+    if !sending || incoming.is_end_stream() {
+        return;
+    }
+    tokio::spawn(tokio::time::timeout(READ_AWAY_TIME, async move {
+        let mut read = 0;
+        while let Some(Ok(frame)) = incoming.frame().await {
+            read += frame.data_ref().map_or(0, Bytes::len);
+            if read > READ_AWAY_BYTES {
+                return;
+            }
+        }
+    }));
+}
+
 /// Reads the caller's body through the exchange until it asks, or says no.
 async fn read(
     walk: &mut Walk,
     head: crate::exchange::RequestHead,
-    mut incoming: Incoming,
+    incoming: &mut Incoming,
 ) -> Result<(Box<Ask>, HeldBody), Outcome> {
     let mut held = HeldBody::default();
     let end = incoming.is_end_stream();
