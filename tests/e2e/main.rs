@@ -9,14 +9,21 @@
     reason = "a test that panics has failed, which is its job"
 )]
 
+mod commands;
 mod envoy_failures;
+mod envoy_life;
 mod envoy_modes;
 mod envoy_picks;
+mod extproc_faults;
+mod extproc_phases;
+mod extproc_rules;
 mod extproc_stream;
 mod openai;
 mod replay;
 mod serve_bodies;
 mod serve_failures;
+mod serve_life;
+mod serve_wire;
 mod soak;
 
 use std::path::Path;

@@ -135,9 +135,19 @@ impl Stream for Session {
                 // Before the answer's end: the caller, or the endpoint, is gone. After it: the proxy is done, and
                 // only now are we. A side that ended first would make each of the proxy's last frames a frame on
                 // a closed stream, and HTTP/2 cuts a connection with too many of those.
-                Poll::Ready(None | Some(Err(_))) => {
+                Poll::Ready(None) => {
                     this.request.gone();
                     this.closed = true;
+                }
+                // A reset, or a message that cannot be read: to end clean would tell the proxy to go on without us,
+                // and without the body that we hold.
+                Poll::Ready(Some(Err(status))) => {
+                    let over = this.request.over();
+                    this.request.gone();
+                    this.closed = true;
+                    if !over {
+                        return Poll::Ready(Some(Err(status)));
+                    }
                 }
             }
         }
@@ -155,6 +165,11 @@ enum Decided {
 }
 
 impl Carried {
+    /// All is said.
+    fn over(&self) -> bool {
+        self.exchange.as_ref().is_some_and(Exchange::over)
+    }
+
     /// The other side is gone. Nothing happens if the request had ended.
     fn gone(&mut self) {
         self.waiting = None;

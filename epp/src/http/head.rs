@@ -27,6 +27,16 @@ const HOP_BY_HOP: [HeaderName; 6] = [
 ];
 const OLD_HOP_BY_HOP: [&str; 2] = ["keep-alive", "proxy-connection"];
 
+/// True if the caller says that it can take trailers.
+fn takes_trailers(map: &HeaderMap) -> bool {
+    let values = map
+        .get_all(TE)
+        .iter()
+        .filter_map(|value| value.to_str().ok());
+    let mut codings = values.flat_map(|value| value.split(','));
+    codings.any(|coding| coding.trim().eq_ignore_ascii_case("trailers"))
+}
+
 /// Removes what belongs to one connection, the names that `connection` lists included.
 fn strip_hop_by_hop(map: &mut HeaderMap) {
     let listed: Vec<HeaderName> = map
@@ -88,7 +98,12 @@ pub(super) fn to_upstream(
     forged: &[&'static str],
     request_id: &HeaderValue,
 ) -> HeaderMap {
+    let trailers = takes_trailers(&map);
     strip_hop_by_hop(&mut map);
+    if trailers {
+        // Ours, for the next hop: an HTTP/1.1 server sends trailers to nobody who has not asked.
+        map.insert(TE, HeaderValue::from_static("trailers"));
+    }
     for name in forged {
         map.remove(*name);
     }
@@ -167,7 +182,12 @@ mod tests {
         let left = to_upstream(sent, &[], &HeaderValue::from_static("id"));
         let mut names: Vec<&str> = left.keys().map(HeaderName::as_str).collect();
         names.sort_unstable();
-        assert_eq!(names, ["accept", "authorization", "x-request-id"]);
+        assert_eq!(names, ["accept", "authorization", "te", "x-request-id"]);
+        assert_eq!(
+            left.get("te").unwrap(),
+            "trailers",
+            "ours, for the next hop"
+        );
         assert_eq!(left.get_all("accept").iter().count(), 2);
     }
 

@@ -91,8 +91,8 @@ fn builder(limits: &Limits) -> auto::Builder<TokioExecutor> {
         .http1()
         .timer(TokioTimer::new())
         .header_read_timeout(limits.header_timeout)
-        .max_buf_size(limits.header_bytes.max(8192))
-        .pipeline_flush(true);
+        // No pipeline_flush: it holds answers back while the caller's next bytes are unread.
+        .max_buf_size(limits.header_bytes.max(8192));
     builder
         .http2()
         .timer(TokioTimer::new())

@@ -17,7 +17,8 @@ use tokio::{
     task::JoinHandle,
 };
 
-type Body = BoxBody<Bytes, std::io::Error>;
+/// A request's body.
+pub type Body = BoxBody<Bytes, std::io::Error>;
 
 /// Which HTTP a caller speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

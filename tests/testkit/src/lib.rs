@@ -3,7 +3,8 @@
 //! - [`process`]: `wicketgate` as a child process, killed by its own pid on drop.
 //! - [`cluster`]: emulated engines, a picker or gateway in front of them, Envoy in front of those.
 //! - [`client`]: callers: HTTP/1.1 and HTTP/2, raw bytes, streams that hang up.
-//! - [`stream`]: a scripted Envoy that speaks ext_proc to a picker.
+//! - [`raw`]: callers and servers that speak bytes: what no proper one would send.
+//! - [`stream`]: a scripted Envoy that speaks ext_proc to a picker; [`said`]: its answers in words.
 //! - [`certs`]: a certificate authority for one test.
 
 #![allow(
@@ -20,6 +21,8 @@ pub mod certs;
 pub mod client;
 pub mod cluster;
 pub mod process;
+pub mod raw;
+pub mod said;
 pub mod stream;
 
 use std::{
@@ -85,6 +88,14 @@ pub async fn eventually<T, F: Future<Output = Option<T>>>(what: &str, check: imp
             "{what} did not happen in {PATIENCE:?}"
         );
         tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// Awaits something that must come; panics with `what` when it does not in time.
+pub async fn must<T>(what: &str, future: impl Future<Output = T>) -> T {
+    match tokio::time::timeout(PATIENCE, future).await {
+        Ok(value) => value,
+        Err(_) => panic!("{what} did not come in {PATIENCE:?}"),
     }
 }
 

@@ -64,13 +64,14 @@ impl Process {
 
     /// Asks it to end (SIGTERM).
     pub async fn terminate(&self) {
-        let pid = self.pid().to_string();
-        let status = Command::new("kill")
-            .args(["-TERM", &pid])
-            .status()
-            .await
-            .unwrap();
-        assert!(status.success());
+        self.signal("TERM").await;
+    }
+
+    /// Sends it a signal by name, such as `STOP` or `CONT`.
+    pub async fn signal(&self, name: &str) {
+        let (signal, pid) = (format!("-{name}"), self.pid().to_string());
+        let status = Command::new("kill").args([signal, pid]).status().await;
+        assert!(status.unwrap().success());
     }
 
     /// Waits for its end and its last words; gives its exit code.

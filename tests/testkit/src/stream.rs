@@ -1,6 +1,7 @@
 //! A scripted Envoy: speaks ext_proc to a picker, message by message.
 
 use std::{
+    collections::BTreeMap,
     net::SocketAddr,
     pin::Pin,
     task::{Context, Poll},
@@ -9,13 +10,17 @@ use std::{
 use bytes::Bytes;
 use hyper::client::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use prost::Message as _;
+use prost_types::{ListValue, Struct, Value, value::Kind};
 use tokio::{net::TcpStream, sync::mpsc, task::JoinHandle};
 use tonic::{Status, Streaming, body::Body, client::Grpc};
 use tonic_prost::ProstCodec;
 use wicketgate_epp::extproc::proto::{
-    HeaderMap, HeaderValue, HttpBody, HttpHeaders, HttpTrailers, Phase, ProcessingRequest,
-    ProcessingResponse, ProtocolConfiguration,
+    HeaderMap, HeaderValue, HttpBody, HttpHeaders, HttpTrailers, Metadata, Phase,
+    ProcessingRequest, ProcessingResponse, ProtocolConfiguration,
 };
+
+use crate::said::Said;
 
 const PROCESS: &str = "/envoy.service.ext_proc.v3.ExternalProcessor/Process";
 
@@ -67,44 +72,76 @@ impl Proxy {
 
     /// Opens a stream for one request.
     pub async fn open(&self, modes: (i32, i32)) -> Exchange {
-        let origin = format!("http://{}", self.address).parse().unwrap();
-        let mut grpc = Grpc::with_origin(self.channel.clone(), origin);
-        grpc.ready().await.unwrap();
         let (to, from) = mpsc::channel(64);
-        let codec = ProstCodec::<ProcessingRequest, ProcessingResponse>::default();
-        let path = http::uri::PathAndQuery::from_static(PROCESS);
-        let request = tonic::Request::new(Outbound(from));
-        let answers = grpc
-            .streaming(request, path, codec)
-            .await
-            .unwrap()
-            .into_inner();
         Exchange {
-            to,
-            answers,
+            to: Some(to),
+            answers: self.process(from).await,
             modes: Some(ProtocolConfiguration {
                 request_body_mode: modes.0,
                 response_body_mode: modes.1,
             }),
+            metadata: Bytes::new(),
+            observe: false,
         }
+    }
+
+    /// Sends one message that cannot be decoded; how the picker ends the stream.
+    pub async fn garbage(&self) -> Result<Option<ProcessingResponse>, Status> {
+        let (to, from) = mpsc::channel(1);
+        let mut answers = self.process(from).await;
+        to.send(Garbage { request_headers: 7 }).await.unwrap();
+        crate::must("the stream's end", answers.message()).await
+    }
+
+    async fn process<T>(&self, messages: mpsc::Receiver<T>) -> Streaming<ProcessingResponse>
+    where
+        T: prost::Message + Send + Sync + 'static,
+    {
+        let origin = format!("http://{}", self.address).parse().unwrap();
+        let mut grpc = Grpc::with_origin(self.channel.clone(), origin);
+        grpc.ready().await.unwrap();
+        let codec = ProstCodec::<T, ProcessingResponse>::default();
+        let path = http::uri::PathAndQuery::from_static(PROCESS);
+        let request = tonic::Request::new(Outbound(messages));
+        let answers = grpc.streaming(request, path, codec).await;
+        answers.unwrap().into_inner()
     }
 }
 
-struct Outbound(mpsc::Receiver<ProcessingRequest>);
+/// A number where [`ProcessingRequest`] has a message.
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+struct Garbage {
+    #[prost(uint32, tag = "2")]
+    request_headers: u32,
+}
 
-impl futures_core::Stream for Outbound {
-    type Item = ProcessingRequest;
+struct Outbound<T>(mpsc::Receiver<T>);
 
-    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+impl<T> futures_core::Stream for Outbound<T> {
+    type Item = T;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<T>> {
         self.0.poll_recv(context)
     }
 }
 
 /// One request's stream.
 pub struct Exchange {
-    to: mpsc::Sender<ProcessingRequest>,
+    to: Option<mpsc::Sender<ProcessingRequest>>,
     answers: Streaming<ProcessingResponse>,
     modes: Option<ProtocolConfiguration>,
+    metadata: Bytes,
+    observe: bool,
+}
+
+/// Metadata: a list of texts.
+pub fn list(entries: &[&str]) -> Kind {
+    let entry = |text: &&str| Value {
+        kind: Some(Kind::StringValue((*text).to_owned())),
+    };
+    Kind::ListValue(ListValue {
+        values: entries.iter().map(entry).collect(),
+    })
 }
 
 /// Headers as Envoy sends them.
@@ -120,15 +157,58 @@ pub fn headers(lines: &[(&str, &str)]) -> Option<HeaderMap> {
 }
 
 impl Exchange {
+    /// Envoy goes on without waiting for answers.
+    #[must_use]
+    pub fn observing(mut self) -> Exchange {
+        self.observe = true;
+        self
+    }
+
+    /// An Envoy that does not announce its modes, as before 1.31.
+    #[must_use]
+    pub fn unannounced(mut self) -> Exchange {
+        self.modes = None;
+        self
+    }
+
+    /// Sets the metadata that goes along with every further message: one value in one namespace.
+    pub fn metadata(&mut self, namespace: &str, key: &str, value: Kind) {
+        let value = Value { kind: Some(value) };
+        let fields = BTreeMap::from([(key.to_owned(), value)]);
+        let metadata = Metadata {
+            filter_metadata: BTreeMap::from([(namespace.to_owned(), Struct { fields })]),
+        };
+        self.metadata = metadata.encode_to_vec().into();
+    }
+
     /// Sends a phase.
     pub async fn send(&mut self, phase: Phase) {
+        assert!(self.try_send(phase).await, "the picker ended the stream");
+    }
+
+    /// Sends a phase; false when the picker has ended the stream.
+    pub async fn try_send(&mut self, phase: Phase) -> bool {
         let message = ProcessingRequest {
             phase: Some(phase),
-            metadata_context: Bytes::new(),
-            observability_mode: false,
+            metadata_context: self.metadata.clone(),
+            observability_mode: self.observe,
             protocol_config: self.modes.take(),
         };
-        self.to.send(message).await.unwrap();
+        match &self.to {
+            Some(to) => to.send(message).await.is_ok(),
+            None => false,
+        }
+    }
+
+    /// Ends our side.
+    pub fn half_close(&mut self) {
+        self.to = None;
+    }
+
+    /// The next answer, which must come, in words.
+    pub async fn said(&mut self) -> Said {
+        let answer = self.answer().await.unwrap();
+        answer.expect("the picker ended the stream").into()
     }
 
     /// Sends the caller's headers.
@@ -180,7 +260,7 @@ impl Exchange {
 
     /// Ends our side, as a proxy does when the request is over; the picker then ends its own, without more answers.
     pub async fn finish(mut self) {
-        drop(self.to);
+        self.half_close();
         let waited = tokio::time::timeout(crate::PATIENCE, self.answers.message()).await;
         let last = waited.expect("the picker does not end its side");
         assert!(matches!(last, Ok(None)), "{last:?}");
