@@ -144,6 +144,8 @@ pub enum Event {
 /// What one message holds.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Batch {
+    /// Number of the message, to be set by who knows it; a snapshot tells the last one.
+    pub sequence: Option<u64>,
     /// Wall clock of the engine when it was published, in seconds; not a number when the engine sent none.
     pub published: f64,
     /// In published order.

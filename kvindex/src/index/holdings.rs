@@ -19,6 +19,9 @@ pub(crate) struct Holding {
     pub(crate) depth: u32,
     /// When it was last of use: the least recent go first.
     pub(crate) stamp: u32,
+    /// When what stands on its first `rooted` blocks was last of use.
+    pub(crate) root_stamp: u32,
+    pub(crate) rooted: u16,
     slot: u16,
     /// Without a shape: the first blocks, on the device.
     end: u16,
@@ -80,11 +83,6 @@ impl Holdings {
         self.lane
     }
 
-    /// Parts in use.
-    pub(crate) fn len(&self) -> usize {
-        self.by_run.len()
-    }
-
     pub(crate) fn bytes(&self) -> usize {
         self.list.capacity() * size_of::<Holding>()
             + self.idle.capacity() * 4
@@ -132,6 +130,8 @@ impl Holdings {
             parent: run.parent(),
             depth: run.depth(),
             stamp: 0,
+            root_stamp: 0,
+            rooted: 0,
             slot: run.join(self.lane)?,
             end: 0,
             shape: None,

@@ -120,6 +120,7 @@ impl Matches {
             && let Some(head) = key(depth)
             && let Some(run) = pin.get(head)
         {
+            let run: &Run = run.as_ref();
             let matched = agree(run, depth, count - depth, &key);
             if !self.credit(run, depth, matched) {
                 return;

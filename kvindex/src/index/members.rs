@@ -11,7 +11,7 @@ use std::{
 
 use parking_lot::{Mutex, RwLock};
 
-use super::{EndpointId, Member, mixer::Mixer, store::Chunked};
+use super::{EndpointId, member::Member, mixer::Mixer, store::Chunked};
 
 /// Whose lane it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,10 +90,6 @@ impl Members {
         let mut all: Vec<Arc<Member>> = self.by_id.read().values().cloned().collect();
         all.sort_unstable_by_key(|member| member.id);
         all
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.by_id.read().len()
     }
 
     /// Adds an endpoint; false if it is there or no seat is left.

@@ -12,9 +12,9 @@ use wicketgate_kvindex::{
 
 /// Everything that a block commits to: whose cache, all tokens up to its end.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Path {
-    pub scope: String,
-    pub tokens: Vec<u32>,
+pub(crate) struct Path {
+    pub(crate) scope: String,
+    pub(crate) tokens: Vec<u32>,
 }
 
 #[derive(Clone, Debug)]
@@ -31,7 +31,7 @@ struct Orphan {
 }
 
 #[derive(Clone, Debug, Default)]
-pub struct Group {
+pub(crate) struct Group {
     block_size: usize,
     known: HashMap<EngineHash, Block>,
     orphans: BTreeMap<EngineHash, Orphan>,
@@ -152,36 +152,36 @@ impl Group {
         lengths
     }
 
-    pub fn placements(&self) -> usize {
+    pub(crate) fn placements(&self) -> usize {
         let tiers = |block: &Block| block.copies.iter().filter(|copies| **copies > 0).count();
         self.known.values().map(tiers).sum()
     }
 }
 
 #[derive(Clone, Debug, Default)]
-pub struct Endpoint {
-    pub model: String,
-    pub groups: BTreeMap<u32, Group>,
+pub(crate) struct Endpoint {
+    pub(crate) model: String,
+    pub(crate) groups: BTreeMap<u32, Group>,
     /// With the engine's block in blocks of ours, as it was known then.
     predictions: Vec<(Path, Nanos, u32)>,
 }
 
 /// The model.
 #[derive(Clone, Debug)]
-pub struct Oracle {
+pub(crate) struct Oracle {
     ours: usize,
-    pub endpoints: BTreeMap<EndpointId, Endpoint>,
+    pub(crate) endpoints: BTreeMap<EndpointId, Endpoint>,
 }
 
 impl Oracle {
-    pub fn new(ours: u32) -> Oracle {
+    pub(crate) fn new(ours: u32) -> Oracle {
         Oracle {
             ours: ours as usize,
             endpoints: BTreeMap::new(),
         }
     }
 
-    pub fn register(&mut self, id: EndpointId, model: &str) {
+    pub(crate) fn register(&mut self, id: EndpointId, model: &str) {
         let endpoint = Endpoint {
             model: model.to_owned(),
             ..Endpoint::default()
@@ -189,11 +189,11 @@ impl Oracle {
         self.endpoints.entry(id).or_insert(endpoint);
     }
 
-    pub fn remove(&mut self, id: EndpointId) {
+    pub(crate) fn remove(&mut self, id: EndpointId) {
         self.endpoints.remove(&id);
     }
 
-    pub fn apply(&mut self, id: EndpointId, batch: &Batch) {
+    pub(crate) fn apply(&mut self, id: EndpointId, batch: &Batch) {
         let Some(endpoint) = self.endpoints.get_mut(&id) else {
             return;
         };
@@ -229,14 +229,14 @@ impl Oracle {
         }
     }
 
-    pub fn predict(&mut self, id: EndpointId, path: Path, expires: Nanos) {
+    pub(crate) fn predict(&mut self, id: EndpointId, path: Path, expires: Nanos) {
         if let Some(endpoint) = self.endpoints.get_mut(&id) {
             let stride = endpoint.stride(self.ours);
             endpoint.predictions.push((path, expires, stride));
         }
     }
 
-    pub fn expire(&mut self, now: Nanos) {
+    pub(crate) fn expire(&mut self, now: Nanos) {
         for endpoint in self.endpoints.values_mut() {
             endpoint
                 .predictions
@@ -245,7 +245,7 @@ impl Oracle {
     }
 
     /// What each endpoint holds of the first `blocks` blocks of a prompt, where it holds any.
-    pub fn lookup(&self, path: &Path, blocks: usize) -> BTreeMap<EndpointId, [u32; 4]> {
+    pub(crate) fn lookup(&self, path: &Path, blocks: usize) -> BTreeMap<EndpointId, [u32; 4]> {
         let mut found = BTreeMap::new();
         for (id, endpoint) in &self.endpoints {
             let groups = endpoint
@@ -273,7 +273,17 @@ impl Oracle {
         found
     }
 
-    pub fn placements(&self) -> usize {
+    /// Everything that is held anywhere.
+    pub(crate) fn paths(&self) -> Vec<Path> {
+        let groups = self
+            .endpoints
+            .values()
+            .flat_map(|endpoint| endpoint.groups.values());
+        let known = groups.flat_map(|group| group.known.values());
+        known.map(|block| block.path.clone()).collect()
+    }
+
+    pub(crate) fn placements(&self) -> usize {
         let groups = self
             .endpoints
             .values()
@@ -288,7 +298,7 @@ impl Endpoint {
             .groups
             .values()
             .map(|group| (group.block_size / ours).max(1));
-        sizes.last().unwrap_or(1) as u32
+        sizes.max().unwrap_or(1) as u32
     }
 }
 
@@ -305,7 +315,7 @@ fn salt(stored: &Stored) -> Option<String> {
 }
 
 /// The answer of the index in the form of the model's.
-pub fn answer(matches: &Matches) -> BTreeMap<EndpointId, [u32; 4]> {
+pub(crate) fn answer(matches: &Matches) -> BTreeMap<EndpointId, [u32; 4]> {
     let found: BTreeMap<EndpointId, [u32; 4]> = matches
         .iter()
         .map(|found| (found.endpoint, found.blocks))
@@ -313,3 +323,50 @@ pub fn answer(matches: &Matches) -> BTreeMap<EndpointId, [u32; 4]> {
     assert_eq!(found.len(), matches.len(), "an endpoint is named twice");
     found
 }
+
+/// Messages of a capture: for each, its parts. `None`, and a line that says so, where captures are not at hand.
+pub(crate) fn capture(name: &str) -> Option<Vec<Vec<Vec<u8>>>> {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/fixtures/vllm/");
+    let path = format!("{folder}{name}");
+    let Ok(bytes) = std::fs::read(&path) else {
+        eprintln!("skipped: {path} absent");
+        return None;
+    };
+    let mut rest = bytes.as_slice();
+    let mut messages = Vec::new();
+    while !rest.is_empty() {
+        let count = number(&mut rest);
+        let parts = (0..count).map(|_| {
+            let length = number(&mut rest);
+            take(&mut rest, length).to_vec()
+        });
+        messages.push(parts.collect());
+    }
+    Some(messages)
+}
+
+fn take<'a>(rest: &mut &'a [u8], count: usize) -> &'a [u8] {
+    let (head, tail) = rest.split_at(count);
+    *rest = tail;
+    head
+}
+
+fn number(rest: &mut &[u8]) -> usize {
+    u32::from_be_bytes(take(rest, 4).try_into().unwrap()) as usize
+}
+
+/// The captures that there are.
+pub(crate) const CAPTURES: [&str; 12] = [
+    "kv_events",
+    "kv_events_dp2",
+    "kv_events_duplicate_last_block",
+    "kv_events_pd",
+    "kv_events_small_cache",
+    "kv_events_v020_array",
+    "kv_events_vectors_sha256_cbor_default",
+    "kv_events_vectors_sha256_cbor_seed0_bytes",
+    "kv_events_vectors_sha256_default",
+    "kv_events_vectors_v020_sha256_cbor_seed0",
+    "kv_events_vectors_xxhash_cbor_seed42_bytes",
+    "kv_events_vectors_xxhash_seed42",
+];

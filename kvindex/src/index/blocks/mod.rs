@@ -132,6 +132,14 @@ impl Blocks {
         self.table.find(Blocks::spread(self.seed, hash.0), is)
     }
 
+    /// Makes room for more names in one step.
+    #[inline]
+    pub(crate) fn reserve(&mut self, more: usize) {
+        while self.table.full_with(more) {
+            self.grow();
+        }
+    }
+
     /// Reads where the positions of all `hashes` are, so that the memory is on its way for all of them at once: they are
     /// spread at random, and one after the other each would wait for its own.
     #[inline]
@@ -154,7 +162,8 @@ impl Blocks {
     }
 
     /// Copies of a block.
-    pub(crate) fn copies(&self, hash: EngineHash) -> u32 {
+    #[cfg(test)]
+    fn copies(&self, hash: EngineHash) -> u32 {
         self.value(hash)
             .map_or(0, |value| (value & MOST_COPIES) as u32)
     }
@@ -169,9 +178,7 @@ impl Blocks {
     #[inline]
     pub(crate) fn add_copies(&mut self, hash: EngineHash, home: Home, copies: u32) -> Added {
         let copies = u64::from(copies.max(1)).min(MOST_COPIES);
-        if self.table.full() {
-            self.grow();
-        }
+        self.reserve(1);
         let spread = Blocks::spread(self.seed, hash.0);
         let fresh = if self.idle == NONE {
             self.reached

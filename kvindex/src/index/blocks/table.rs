@@ -51,10 +51,10 @@ impl Table {
         self.slots.capacity() * size_of::<u32>()
     }
 
-    /// Three quarters in use.
+    /// With `more`, more than three quarters in use.
     #[inline]
-    pub(super) fn full(&self) -> bool {
-        self.used * 4 >= self.slots.len() * 3
+    pub(super) fn full_with(&self, more: usize) -> bool {
+        (self.used + more) * 4 > self.slots.len() * 3
     }
 
     #[inline]

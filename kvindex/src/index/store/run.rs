@@ -51,29 +51,28 @@ pub(crate) struct Run {
 }
 
 impl Run {
+    /// A run of `keys`, with room for more keys and holders.
     pub(crate) fn new(
         id: u32,
-        keys: &[u64],
+        keys: impl ExactSizeIterator<Item = u64>,
         key_room: usize,
-        holders: &[u64],
+        holders: impl Iterator<Item = u64>,
         holder_room: usize,
     ) -> Run {
-        let key_room = key_room.clamp(keys.len(), MAX_RUN.max(keys.len()));
-        let holder_room = holder_room.max(holders.len()).max(1);
-        let spare = |used: usize, room: usize| std::iter::repeat_n(0, room - used);
-        let words = holders
-            .iter()
-            .copied()
-            .chain(spare(holders.len(), holder_room));
-        let words = words
-            .chain(keys.iter().copied())
-            .chain(spare(keys.len(), key_room));
+        let length = keys.len();
+        let key_room = key_room.clamp(length, MAX_RUN.max(length));
+        let mut words = Vec::with_capacity(holder_room + key_room);
+        words.extend(holders.take(holder_room).map(AtomicU64::new));
+        let taken = words.len();
+        words.resize_with(holder_room, AtomicU64::default);
+        words.extend(keys.map(AtomicU64::new));
+        words.resize_with(holder_room + key_room, AtomicU64::default);
         Run {
             id,
-            words: words.map(AtomicU64::new).collect(),
+            words: words.into(),
             holder_room: holder_room as u32,
-            length: AtomicU32::new(keys.len() as u32),
-            holders: AtomicU32::new(holders.len() as u32),
+            length: AtomicU32::new(length as u32),
+            holders: AtomicU32::new(taken as u32),
         }
     }
 
@@ -182,7 +181,7 @@ mod tests {
 
     #[test]
     fn a_run_grows_within_its_room() {
-        let run = Run::new(3, &[10, 11], 4, &[], 2);
+        let run = Run::new(3, [10, 11].into_iter(), 4, std::iter::empty(), 2);
         assert_eq!((run.length(), run.key_room(), run.holder_room()), (2, 4, 2));
         run.append(&[12, 13]);
         assert_eq!(run.keys(run.length()).collect::<Vec<_>>(), [10, 11, 12, 13]);

@@ -7,7 +7,7 @@ mod real {
         sync::Arc,
     };
 
-    use papaya::{HashMap, HashMapRef, LocalGuard};
+    use papaya::{HashMap, HashMapRef, LocalGuard, ResizeMode};
 
     pub(crate) use parking_lot::{Mutex, MutexGuard};
     pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -47,7 +47,9 @@ mod real {
 
     impl Heads {
         pub(crate) fn new() -> Heads {
-            Heads(HashMap::with_hasher(Hash::default()))
+            // A resize that goes on over many insertions would make every lookup meanwhile look twice.
+            let builder = HashMap::builder().hasher(Hash::default());
+            Heads(builder.resize_mode(ResizeMode::Blocking).build())
         }
 
         pub(crate) fn pin(&self) -> Pin<'_> {
