@@ -12,7 +12,10 @@ use hyper_util::{
 };
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
-use wicketgate_pool::scheduler::{Endpoint, Nanos};
+use wicketgate_pool::{
+    Band, QueueView,
+    scheduler::{Endpoint, Nanos},
+};
 
 use crate::{
     net::{Shutdown, accept},
@@ -88,9 +91,10 @@ fn answer(views: &Views, request: &Request<Incoming>) -> Response<Full<Bytes>> {
         "/debug/config" => text(StatusCode::OK, "application/yaml", (views.config)()),
         "/debug/endpoints" => json(endpoints(&views.pipeline)),
         "/debug/held" => json(held(&views.pipeline)),
+        "/debug/queue" => json(queue(&views.pipeline)),
         "/debug/decisions" => json(decisions(&views.pipeline)),
         _ => {
-            let index = "/metrics\n/healthz\n/readyz\n/debug/config\n/debug/endpoints\n/debug/held\n/debug/decisions\n";
+            let index = "/metrics\n/healthz\n/readyz\n/debug/config\n/debug/endpoints\n/debug/held\n/debug/queue\n/debug/decisions\n";
             text(StatusCode::NOT_FOUND, "text/plain", index.into())
         }
     }
@@ -110,6 +114,15 @@ fn held(pipeline: &Pipeline) -> Value {
     let pools = routes.pools.iter();
     pools
         .map(|(name, shell)| (name.to_string(), json!(shell.held())))
+        .collect()
+}
+
+/// Each pool's queue.
+fn queue(pipeline: &Pipeline) -> Value {
+    let routes = pipeline.routes();
+    let pools = routes.pools.iter();
+    pools
+        .map(|(name, shell)| (name.to_string(), json!(shell.queue())))
         .collect()
 }
 
@@ -252,8 +265,165 @@ fn page(pipeline: &Pipeline) -> Result<String, std::fmt::Error> {
     for (labels, _, _, _, kv) in rows.iter().filter(|row| !row.4.is_nan()) {
         writeln!(page, "wicketgate_endpoint_kv_usage_ratio{{{labels}}} {kv}")?;
     }
+    queues(&mut page, pipeline)?;
     page.push_str("# EOF\n");
     Ok(page)
+}
+
+/// One number of a band.
+type OfBand = fn(&Band) -> f64;
+
+/// Gauges of each band. They are there with zeros while a pool has no endpoint: a scaler looks at them.
+const BANDS: [(&str, &str, OfBand); 7] = [
+    ("queue_requests", "Requests waiting in a band", |band| {
+        band.requests as f64
+    }),
+    (
+        "queue_bytes",
+        "Body bytes of requests waiting in a band",
+        |band| band.bytes as f64,
+    ),
+    (
+        "queue_tokens",
+        "Tokens of requests waiting in a band",
+        |band| band.tokens as f64,
+    ),
+    (
+        "queue_oldest_seconds",
+        "Wait so far of a band's oldest request",
+        |band| band.oldest.map_or(0.0, seconds),
+    ),
+    (
+        "queue_longest_wait_seconds",
+        "Longest wait in a band that ended in a dispatch",
+        |band| seconds(band.longest_wait),
+    ),
+    (
+        "queue_flows",
+        "Flows of a band that wait or run, or were seen lately",
+        |band| band.flows as f64,
+    ),
+    (
+        "band_running_requests",
+        "Running requests of a band",
+        |band| band.running as f64,
+    ),
+];
+
+fn seconds(nanos: Nanos) -> f64 {
+    Duration::from_nanos(nanos).as_secs_f64()
+}
+
+fn queues(page: &mut String, pipeline: &Pipeline) -> std::fmt::Result {
+    let routes = pipeline.routes();
+    let pools = routes.pools.iter();
+    let queues: Vec<_> = pools
+        .map(|(name, shell)| (label(name), shell.queue()))
+        .collect();
+    for (name, help, of) in BANDS {
+        gauge(page, name, help)?;
+        for (pool, queue) in &queues {
+            for band in &queue.bands {
+                let priority = band.priority;
+                let value = of(band);
+                writeln!(
+                    page,
+                    "wicketgate_{name}{{pool=\"{pool}\",priority=\"{priority}\"}} {value}"
+                )?;
+            }
+        }
+    }
+    gauge(page, "pool_saturation", "How full a pool is; 1 is full")?;
+    for (pool, queue) in &queues {
+        if let Some(value) = queue.saturation {
+            writeln!(
+                page,
+                "wicketgate_pool_saturation{{pool=\"{pool}\"}} {value}"
+            )?;
+        }
+    }
+    gauge(
+        page,
+        "pool_stale_endpoints",
+        "Endpoints whose reading is too old or missing",
+    )?;
+    for (pool, queue) in &queues {
+        let stale = queue.stale_endpoints;
+        writeln!(
+            page,
+            "wicketgate_pool_stale_endpoints{{pool=\"{pool}\"}} {stale}"
+        )?;
+    }
+    counter(page, "queue_dispatched", "Dispatches of a band")?;
+    for (pool, queue) in &queues {
+        for band in &queue.bands {
+            let labels = format!("pool=\"{pool}\",priority=\"{}\"", band.priority);
+            let count = band.dispatched;
+            writeln!(
+                page,
+                "wicketgate_queue_dispatched_total{{{labels}}} {count}"
+            )?;
+        }
+    }
+    counter(
+        page,
+        "queue_out_of_turn",
+        "Dispatches of a band against starvation",
+    )?;
+    for (pool, queue) in &queues {
+        for band in &queue.bands {
+            let labels = format!("pool=\"{pool}\",priority=\"{}\"", band.priority);
+            let count = band.out_of_turn;
+            writeln!(
+                page,
+                "wicketgate_queue_out_of_turn_total{{{labels}}} {count}"
+            )?;
+        }
+    }
+    counter(page, "queue_outcomes", "How waits ended")?;
+    for (pool, queue) in &queues {
+        for (outcome, count) in &queue.outcomes {
+            let labels = format!("pool=\"{pool}\",outcome=\"{outcome}\"");
+            writeln!(page, "wicketgate_queue_outcomes_total{{{labels}}} {count}")?;
+        }
+    }
+    let rest: [(&str, &str, fn(&QueueView) -> u64); 4] = [
+        (
+            "queue_flows_shared",
+            "Requests in an overflow flow for lack of flows",
+            |q| q.flows_shared,
+        ),
+        (
+            "queue_bands_shared",
+            "Requests in a lower band for lack of bands",
+            |q| q.bands_shared,
+        ),
+        (
+            "evicted_requests",
+            "Running requests ended for more urgent ones",
+            |q| q.evicted,
+        ),
+        (
+            "queue_floor_violations",
+            "Windows in which a band missed its floor",
+            |q| q.floor_violations,
+        ),
+    ];
+    for (name, help, of) in rest {
+        counter(page, name, help)?;
+        for (pool, queue) in &queues {
+            let count = of(queue);
+            writeln!(page, "wicketgate_{name}_total{{pool=\"{pool}\"}} {count}")?;
+        }
+    }
+    Ok(())
+}
+
+fn counter(page: &mut String, name: &str, help: &str) -> std::fmt::Result {
+    writeln!(
+        page,
+        "# HELP wicketgate_{name} {help}.\n# TYPE wicketgate_{name} counter"
+    )
 }
 
 fn gauge(page: &mut String, name: &str, help: &str) -> std::fmt::Result {

@@ -2,9 +2,9 @@
 
 use std::{net::SocketAddr, path::PathBuf, sync::Arc};
 
-use wicketgate_config::{Config, Endpoint, Engine, SecretError, TlsFiles};
+use wicketgate_config::{Config, Endpoint, Engine, SecretError, TlsFiles, TrustedProxy};
 use wicketgate_pool::{
-    PoolConfig,
+    FlowControl, PoolConfig,
     scheduler::{Scheduler, SpecError},
 };
 use wicketgate_wire::EngineKind;
@@ -16,6 +16,7 @@ use crate::{
     pipeline::Settings,
     telemetry::ScrapePolicy,
     tls::{ServerFiles, TlsError, client_config},
+    trust::TrustedHeaders,
 };
 
 /// Connections of the gRPC servers at once: a handful of proxies.
@@ -94,6 +95,17 @@ pub fn gateway_spec(
                 .map(|name| name.to_string())
                 .collect(),
             session_header: scheduler.session_token_header(),
+            trusted: config
+                .trusted_proxy
+                .as_ref()
+                .map(|trusted| Arc::new(trusted_headers(trusted))),
+            weights: Arc::new(
+                config
+                    .weights
+                    .iter()
+                    .map(|(id, weight)| (id.as_str().into(), *weight))
+                    .collect(),
+            ),
             access_log: config.access_log,
         },
         scrape: ScrapePolicy {
@@ -114,8 +126,24 @@ pub fn gateway_spec(
         record,
         keep_records: config.record_decisions,
         drain_timeout: config.drain_timeout,
+        drain_waiting: config.drain_waiting,
         effective: config.effective_yaml(),
     })
+}
+
+fn trusted_headers(trusted: &TrustedProxy) -> TrustedHeaders {
+    let names = |names: &[String]| names.iter().map(|name| Box::from(name.as_str())).collect();
+    let objectives = trusted.objectives.iter();
+    TrustedHeaders {
+        fairness_id: names(&trusted.fairness_id),
+        priority: names(&trusted.priority),
+        objective: names(&trusted.objective),
+        objectives: objectives
+            .map(|(name, priority)| (Box::from(name.as_str()), *priority))
+            .collect(),
+        ttl: names(&trusted.ttl),
+        slo_ttft: names(&trusted.slo_ttft),
+    }
 }
 
 fn server_files(files: &TlsFiles) -> ServerFiles {
@@ -157,6 +185,11 @@ fn pool_spec(config: &Config, pool: &wicketgate_config::Pool) -> PoolSpec {
             name: Arc::from(pool.name.as_str()),
             scheduler: config.scheduler.clone(),
             policy: pool.policy.clone(),
+            flow: FlowControl {
+                enabled: config.flow.enabled,
+                admission: config.flow.admission.clone(),
+                gate: config.flow.gate.clone(),
+            },
             record_decisions: config.record_decisions > 0,
         }),
         models: pool.models.clone(),

@@ -13,10 +13,7 @@ use std::{
 
 use tokio::{net::TcpListener, sync::watch, task::JoinHandle};
 use tonic_health::{ServingStatus, server::HealthReporter};
-use wicketgate_pool::{
-    Input, PoolConfig,
-    scheduler::{NoPrefix, SpecError},
-};
+use wicketgate_pool::{ConfigFault, Input, PoolConfig, scheduler::NoPrefix};
 
 use crate::{
     admin,
@@ -37,6 +34,9 @@ const TLS_POLL: Duration = Duration::from_secs(5);
 /// While draining, how long things must be quiet before the listeners close: a balancer needs that long to
 /// see that we are not ready.
 const DRAIN_QUIET: Duration = Duration::from_secs(2);
+
+/// How long before the end of the drain those that still wait are told no.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// One listening address.
 #[derive(Clone, Debug, PartialEq)]
@@ -99,6 +99,8 @@ pub struct GatewaySpec {
     pub keep_records: usize,
     /// Longest time for open requests at shutdown.
     pub drain_timeout: Duration,
+    /// At shutdown, those that wait still get their turn; otherwise they are refused.
+    pub drain_waiting: bool,
     /// Effective configuration for the views.
     pub effective: String,
 }
@@ -117,13 +119,13 @@ pub enum StartError {
     /// Certificates cannot be used.
     #[error(transparent)]
     Tls(#[from] TlsError),
-    /// A pool's plugins do not fit together.
+    /// A pool's plugins do not fit together, or its admission makes no sense.
     #[error("pool {pool}: {source}")]
     Pool {
         /// The pool's name.
         pool: Arc<str>,
         /// The cause.
-        source: SpecError,
+        source: ConfigFault,
     },
     /// The recording cannot be written.
     #[error(transparent)]
@@ -165,6 +167,7 @@ pub struct Gateway {
     data: Vec<JoinHandle<()>>,
     rest: Vec<JoinHandle<()>>,
     drain_timeout: Duration,
+    drain_waiting: bool,
     effective: Arc<parking_lot::RwLock<String>>,
 }
 
@@ -201,6 +204,7 @@ impl Gateway {
             data: Vec::new(),
             rest: Vec::new(),
             drain_timeout: spec.drain_timeout,
+            drain_waiting: spec.drain_waiting,
             effective: Arc::new(parking_lot::RwLock::new(spec.effective.clone())),
         };
         if let Some(listen) = &spec.http {
@@ -387,13 +391,24 @@ impl Gateway {
         }
         // Receivers may be gone already; then there is nothing to stop.
         let _ = self.stop_data.send(true);
+        for pool in &self.pools {
+            pool.shell.close(self.drain_waiting);
+        }
         let deadline = begun + self.drain_timeout;
+        // Who still waits shortly before the end gets an answer rather than a cut connection.
+        let pools: Vec<_> = self.pools.iter().map(|p| Arc::clone(&p.shell)).collect();
+        let margin = LAST_WORDS.min(self.drain_timeout / 4);
+        let last_words = tokio::spawn(async move {
+            tokio::time::sleep_until(deadline - margin).await;
+            pools.iter().for_each(|shell| shell.close(false));
+        });
         for task in std::mem::take(&mut self.data) {
             let abort = task.abort_handle();
             if tokio::time::timeout_at(deadline, task).await.is_err() {
                 abort.abort();
             }
         }
+        last_words.abort();
         let clean = !busy(&self);
         let _ = self.stop_rest.send(true);
         for pool in &self.pools {

@@ -27,3 +27,4 @@ pub mod pipeline;
 pub mod shell;
 pub mod telemetry;
 pub mod tls;
+pub mod trust;

@@ -32,3 +32,6 @@ use std::path::Path;
 fn wicketgate() -> &'static Path {
     Path::new(env!("CARGO_BIN_EXE_wicketgate"))
 }
+
+/// A pool without endpoints answers at once.
+const NO_HOLD: &str = "admission: {noEndpoints: {hold: false}}\n";

@@ -72,7 +72,7 @@ fn an_empty_file_is_our_default() {
             seconds(config.decision_timeout),
             seconds(config.drain_timeout)
         ),
-        (60, 30)
+        (120, 30)
     );
     assert_eq!(config.scrape_interval, Duration::from_millis(50));
     assert_eq!(

@@ -179,6 +179,7 @@ impl Exchange {
             session_hash: facts.and_then(|facts| facts.session_hash),
             subset: self.upload.subset.take(),
             plugin_headers: std::mem::take(&mut self.upload.head.plugin_headers),
+            context: std::mem::take(&mut self.upload.head.context),
         })));
     }
 
