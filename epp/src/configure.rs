@@ -175,6 +175,7 @@ fn entry(endpoint: &Endpoint, engine: Engine) -> EndpointEntry {
         name: Arc::from(endpoint.name.as_str()),
         address: Arc::from(endpoint.address.as_str()),
         weight: endpoint.weight,
+        draining: endpoint.draining,
         labels: endpoint.labels.clone(),
         engine: match endpoint.engine.unwrap_or(engine) {
             Engine::Vllm => EngineKind::Vllm,

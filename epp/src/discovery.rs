@@ -44,6 +44,8 @@ pub struct EndpointEntry {
     pub address: Arc<str>,
     /// Share of the traffic relative to the others; 0 is a stand-by.
     pub weight: u32,
+    /// It gets no new requests; what runs there goes on.
+    pub draining: bool,
     /// Labels that filters look at.
     pub labels: BTreeMap<String, String>,
     /// Whose metric names it uses.
@@ -160,6 +162,7 @@ fn spec(endpoint: &EndpointEntry) -> EndpointSpec {
     EndpointSpec {
         labels: Arc::new(endpoint.labels.clone()),
         weight: endpoint.weight,
+        draining: endpoint.draining,
         ..EndpointSpec::new(Arc::clone(&endpoint.name), Arc::clone(&endpoint.address))
     }
 }

@@ -141,6 +141,12 @@ const ENDPOINT: &[Field] = &[
         "Share of the traffic relative to the others; 0 is a stand-by.",
     ),
     field(
+        "draining",
+        Shape::Bool,
+        "false",
+        "It is going away: it gets no new requests, and what runs there goes on.",
+    ),
+    field(
         "labels",
         Shape::Texts,
         "none",
