@@ -1,18 +1,8 @@
 //! Wires the request path together and takes it apart again.
 
-use std::{
-    collections::HashMap,
-    net::SocketAddr,
-    path::PathBuf,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
-};
+use std::{collections::HashMap, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use tokio::{net::TcpListener, sync::watch, task::JoinHandle};
-use tonic_health::{ServingStatus, server::HealthReporter};
 use wicketgate_pool::{
     Input, PoolConfig,
     scheduler::{NoPrefix, SpecError},
@@ -27,6 +17,7 @@ use crate::{
     metrics::Metrics,
     net::Shutdown,
     pipeline::{Pipeline, Routes, Settings},
+    readiness::{Readiness, Stage},
     shell::{Held, PoolShell, RecordError, Recorder},
     telemetry::ScrapePolicy,
     tls::{Acceptor, ServerFiles, TlsError},
@@ -135,6 +126,8 @@ struct RunningPool {
     name: Arc<str>,
     shell: Arc<PoolShell>,
     directory: Arc<Directory>,
+    /// True once its endpoints are known, be they none.
+    synced: watch::Receiver<bool>,
     tasks: Vec<JoinHandle<()>>,
 }
 
@@ -158,8 +151,7 @@ pub struct Gateway {
     /// The path that the fronts share.
     pub pipeline: Arc<Pipeline>,
     pools: Vec<RunningPool>,
-    reporter: HealthReporter,
-    ready: Arc<AtomicBool>,
+    readiness: Arc<Readiness>,
     stop_data: watch::Sender<bool>,
     stop_rest: watch::Sender<bool>,
     data: Vec<JoinHandle<()>>,
@@ -194,8 +186,7 @@ impl Gateway {
             admin: None,
             pipeline: Arc::clone(&pipeline),
             pools,
-            reporter,
-            ready: Arc::new(AtomicBool::new(true)),
+            readiness: Arc::new(Readiness::new(reporter).await),
             stop_data,
             stop_rest,
             data: Vec::new(),
@@ -253,16 +244,34 @@ impl Gateway {
                 .rest
                 .push(tokio::spawn(admin::serve(listener, views, rest_signal)));
         }
-        gateway.report(true).await;
+        gateway.serve_when_synced().await;
         Ok(gateway)
     }
 
+    /// Ready at once if every pool knows its endpoints, else when the last one does.
+    async fn serve_when_synced(&mut self) {
+        let pools = self.pools.iter();
+        let mut unknown: Vec<_> = pools.map(|pool| pool.synced.clone()).collect();
+        unknown.retain(|synced| !*synced.borrow());
+        if unknown.is_empty() {
+            return self.readiness.reach(Stage::Serving).await;
+        }
+        let readiness = Arc::clone(&self.readiness);
+        self.rest.push(tokio::spawn(async move {
+            for synced in &mut unknown {
+                // An error means that the pool is gone, and with it the process.
+                let _ = synced.wait_for(|known| *known).await;
+            }
+            readiness.reach(Stage::Serving).await;
+        }));
+    }
+
     fn views(&self) -> Arc<admin::Views> {
-        let (ready, effective) = (Arc::clone(&self.ready), Arc::clone(&self.effective));
+        let (readiness, effective) = (Arc::clone(&self.readiness), Arc::clone(&self.effective));
         Arc::new(admin::Views {
             pipeline: Arc::clone(&self.pipeline),
             config: Box::new(move || effective.read().clone()),
-            ready: Box::new(move || ready.load(Ordering::Acquire)),
+            ready: Box::new(move || readiness.ready()),
         })
     }
 
@@ -276,22 +285,6 @@ impl Gateway {
                 }
             }
         }));
-    }
-
-    /// Tells health checkers. `liveness` answers as long as the process does.
-    async fn report(&self, ready: bool) {
-        self.ready.store(ready, Ordering::Release);
-        let status = if ready {
-            ServingStatus::Serving
-        } else {
-            ServingStatus::NotServing
-        };
-        for name in ["", "readiness", extproc::SERVICE_NAME] {
-            self.reporter.set_service_status(name, status).await;
-        }
-        self.reporter
-            .set_service_status("liveness", ServingStatus::Serving)
-            .await;
     }
 
     /// What each pool holds.
@@ -370,7 +363,7 @@ impl Gateway {
     /// Ends in order: not ready at once; serve on until quiet or half the drain time is over; then close the
     /// listeners and let the open requests end. True if nothing was cut.
     pub async fn drain(mut self) -> bool {
-        self.report(false).await;
+        self.readiness.reach(Stage::Draining).await;
         let begun = tokio::time::Instant::now();
         let busy = |gateway: &Gateway| {
             gateway
@@ -470,6 +463,7 @@ fn start_pool(
     );
     directory.set(&pool.endpoints);
     let mut tasks = vec![tokio::spawn(Arc::clone(&shell).run_timer())];
+    let (known, synced) = watch::channel(pool.endpoints_file.is_none());
     if let Some(path) = &pool.endpoints_file {
         let (directory, fixed) = (Arc::clone(&directory), pool.endpoints.clone());
         let (read, shown) = (Arc::clone(&spec.read_endpoints), path.display().to_string());
@@ -478,6 +472,7 @@ fn start_pool(
                 Ok(mut entries) => {
                     entries.extend(fixed.iter().cloned());
                     directory.set(&entries);
+                    known.send_replace(true);
                 }
                 Err(error) => tracing::error!(error, "endpoints file refused; the old set stays"),
             }
@@ -487,6 +482,7 @@ fn start_pool(
         name,
         shell,
         directory,
+        synced,
         tasks,
     })
 }

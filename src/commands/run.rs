@@ -140,7 +140,7 @@ fn run(
         };
         tracing::info!(
             http = ?gateway.http, ext_proc = ?gateway.ext_proc, health = ?gateway.health,
-            metrics = ?gateway.admin, "ready"
+            metrics = ?gateway.admin, "listening"
         );
         let watcher =
             watched.map(|watched| watch_config(watched, Arc::clone(&gateway), fronts, overrides));
