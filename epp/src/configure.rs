@@ -15,7 +15,7 @@ use crate::{
     http::{Limits, UpstreamPolicy},
     pipeline::Settings,
     telemetry::ScrapePolicy,
-    tls::{ServerFiles, TlsError, client_config},
+    tls::{Connector, ServerFiles, TlsError},
 };
 
 /// Connections of the gRPC servers at once: a handful of proxies.
@@ -71,6 +71,7 @@ pub fn gateway_spec(
     let http = (fronts == Fronts::Http).then(|| listen(config.http_port, &config.tls.http));
     let ext_proc =
         (fronts == Fronts::ExtProc).then(|| listen(config.ext_proc_port, &config.tls.ext_proc));
+    let upstream = upstream(config)?;
     Ok(GatewaySpec {
         health: ext_proc.is_some().then(|| at(config.health_port)),
         http,
@@ -102,8 +103,9 @@ pub fn gateway_spec(
             jitter: config.scrape_jitter,
             max_page: config.scrape_max_page,
             path: config.scrape_path.clone(),
+            tls: upstream.tls.clone(),
         },
-        upstream: upstream(config)?,
+        upstream,
         pools: config
             .pools
             .iter()
@@ -142,11 +144,7 @@ fn upstream(config: &Config) -> Result<UpstreamPolicy, ConfigureError> {
         first_byte_timeout: config.first_byte_timeout,
         total_timeout: config.total_timeout,
         retry_backoff: config.retry_backoff.clone(),
-        tls: config
-            .upstream_ca
-            .as_deref()
-            .map(client_config)
-            .transpose()?,
+        tls: config.upstream_ca.clone().map(Connector::new).transpose()?,
         authorization,
     })
 }

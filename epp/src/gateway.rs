@@ -20,7 +20,7 @@ use crate::{
     readiness::{Readiness, Stage},
     shell::{Held, PoolShell, RecordError, Recorder},
     telemetry::ScrapePolicy,
-    tls::{Acceptor, ServerFiles, TlsError},
+    tls::{Acceptor, Connector, ServerFiles, TlsError},
 };
 
 /// How often changed certificates are looked for.
@@ -197,7 +197,7 @@ impl Gateway {
         if let Some(listen) = &spec.http {
             let (listener, tls) = bind(listen, &[b"h2", b"http/1.1"]).await?;
             gateway.http = listener.local_addr().ok();
-            gateway.watch_tls(tls.clone());
+            gateway.watch_tls(tls.clone(), Acceptor::reload);
             gateway.data.push(tokio::spawn(http::serve(
                 listener,
                 tls,
@@ -211,7 +211,7 @@ impl Gateway {
         if let Some(listen) = &spec.ext_proc {
             let (listener, tls) = bind(listen, &[b"h2"]).await?;
             gateway.ext_proc = listener.local_addr().ok();
-            gateway.watch_tls(tls.clone());
+            gateway.watch_tls(tls.clone(), Acceptor::reload);
             gateway.data.push(tokio::spawn(extproc::serve(
                 listener,
                 tls,
@@ -244,6 +244,7 @@ impl Gateway {
                 .rest
                 .push(tokio::spawn(admin::serve(listener, views, rest_signal)));
         }
+        gateway.watch_tls(spec.upstream.tls.clone(), Connector::reload);
         gateway.serve_when_synced().await;
         Ok(gateway)
     }
@@ -275,12 +276,17 @@ impl Gateway {
         })
     }
 
-    fn watch_tls(&mut self, tls: Option<Acceptor>) {
+    /// Reads certificates again and again, if there are any.
+    fn watch_tls<T: Send + Sync + 'static>(
+        &mut self,
+        tls: Option<T>,
+        reload: fn(&T) -> Result<(), TlsError>,
+    ) {
         let Some(tls) = tls else { return };
         self.rest.push(tokio::spawn(async move {
             loop {
                 tokio::time::sleep(TLS_POLL).await;
-                if let Err(error) = tls.reload() {
+                if let Err(error) = reload(&tls) {
                     tracing::warn!(%error, "certificates on disk cannot be used; the old ones stay");
                 }
             }

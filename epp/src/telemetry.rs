@@ -23,13 +23,14 @@ use crate::{
     headers::readable_encoding,
     metrics::{Metrics, ScrapeLabels},
     shell::PoolShell,
+    tls::Connector,
 };
 
 /// Good scrapes in a row without a signal after which its absence is said: one may be a hiccup.
 const MISSING_AFTER: u32 = 3;
 
 /// How to scrape.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone)]
 pub struct ScrapePolicy {
     /// Time from one scrape's start to the next one's.
     pub interval: Duration,
@@ -41,6 +42,8 @@ pub struct ScrapePolicy {
     pub max_page: usize,
     /// Path of the page.
     pub path: String,
+    /// Pages are had through TLS, like everything else of the endpoints.
+    pub tls: Option<Connector>,
 }
 
 /// Where and what to scrape.
@@ -279,14 +282,27 @@ impl<'a> Page<'a> {
         let stream = TcpStream::connect(self.target.address.as_ref()).await;
         let stream = stream.map_err(|_| ScrapeError::Connect)?;
         stream.set_nodelay(true).map_err(|_| ScrapeError::Connect)?;
-        let built = http1::handshake(TokioIo::new(stream)).await;
-        let (sender, connection) = built.map_err(|_| ScrapeError::Connect)?;
-        let driver = tokio::spawn(async move {
-            // The next scrape finds the connection closed and says so.
-            let _ = connection.await;
-        });
-        Ok(Connection { sender, driver })
+        match &self.policy.tls {
+            None => open(TokioIo::new(stream)).await,
+            Some(tls) => {
+                let shaken = tls.connect(&self.target.address, stream).await;
+                open(TokioIo::new(shaken.map_err(|_| ScrapeError::Connect)?)).await
+            }
+        }
     }
+}
+
+async fn open<T>(io: T) -> Result<Connection, ScrapeError>
+where
+    T: hyper::rt::Read + hyper::rt::Write + Unpin + Send + 'static,
+{
+    let built = http1::handshake(io).await;
+    let (sender, connection) = built.map_err(|_| ScrapeError::Connect)?;
+    let driver = tokio::spawn(async move {
+        // The next scrape finds the connection closed and says so.
+        let _ = connection.await;
+    });
+    Ok(Connection { sender, driver })
 }
 
 /// One endpoint's values from its ranks': counts add up, ratios count the fullest rank.

@@ -9,6 +9,7 @@ use wicketgate_testkit::{
     cluster::{Command, Front, addresses, config_text, endpoint_lines, engines},
     eventually, free_address,
     process::Process,
+    scripted::Scripted,
 };
 
 use crate::wicketgate;
@@ -283,4 +284,63 @@ async fn keys_and_authorities_are_read_again() {
     for (front, _) in &fronts {
         only(front, 2).await;
     }
+}
+
+/// C39: engines behind TLS are scraped through it, and the authority of their certificates is read again.
+#[tokio::test(flavor = "multi_thread")]
+async fn scrapes_outlive_a_rotation() {
+    let files = TempDir::new();
+    let write = |name: &str, text: &str| files.write(name, text).display().to_string();
+    let [old, new] = ["old", "new"].map(Authority::new);
+    let [before, after] = [&old, &new].map(|authority| authority.issue(&["localhost"]));
+    let (cert, key, ca) = (
+        write("tls.crt", &before.certificate),
+        write("tls.key", &before.key),
+        write("ca.crt", &old.certificate),
+    );
+    // A gateway that speaks TLS stands for an engine: it passes everything on, the metrics page as well.
+    let page =
+        "vllm:num_requests_running 3\nvllm:num_requests_waiting 0\nvllm:kv_cache_usage_perc 0.5\n";
+    let inner = Scripted::with_page(page).await;
+    let tls = format!("  tls: {{certFile: {cert}, keyFile: {key}}}\n");
+    let pool = endpoint_lines(&[inner.address]);
+    let engine = Front::start_with(wicketgate(), Command::Serve, &pool, &tls, "", &[]).await;
+    let pool = format!(
+        "  endpoints: [{{address: \"https://localhost:{}\"}}]\n",
+        engine.data.port()
+    );
+    let upstream = format!("upstream: {{tls: {{caFile: {ca}}}}}\n");
+    let front = Front::start_with(wicketgate(), Command::Serve, &pool, "", &upstream, &[]).await;
+    front.wait_scraped(1).await;
+    let view = front.view("/debug/endpoints").await;
+    assert_eq!(view["main"][0]["kv_usage"]["value"], 0.5, "{view}");
+    let ok = async || call(front.data, "GET", "/v1/models", &[], "").await.status == 200;
+    assert!(ok().await);
+
+    write("tls.crt", &after.certificate);
+    write("tls.key", &after.key);
+    let kept = format!("https://localhost:{}/health", engine.data.port());
+    let root = write("new.crt", &new.certificate);
+    eventually("the engine's new certificate", || async {
+        let mut curl = tokio::process::Command::new("curl");
+        curl.args(["-s", "-o", "/dev/null", "--cacert", &root, &kept]);
+        curl.status().await.unwrap().success().then_some(())
+    })
+    .await;
+    write("ca.crt", &new.certificate);
+    // Kept connections are closed with the engine; the next ones must be new handshakes.
+    engine.process.signal("STOP").await;
+    eventually("failed scrapes", || async {
+        let failed = front.metric(&["scrapes_total", "result=\"timeout\""]).await;
+        (failed > 0.0).then_some(())
+    })
+    .await;
+    engine.process.signal("CONT").await;
+    eventually("scrapes by the new authority", || async {
+        let view = front.view("/debug/endpoints").await;
+        let well = view["main"][0]["scrape_failures"] == 0;
+        (well && ok().await).then_some(())
+    })
+    .await;
+    front.assert_guards_at_zero().await;
 }

@@ -174,7 +174,7 @@ const UPSTREAM_TLS: &[Field] = &[field(
     "caFile",
     Shape::Text,
     "required",
-    "CA of the endpoints' certificates, PEM.",
+    "CA of the endpoints' certificates, PEM; read again when it changes.",
 )];
 
 const UPSTREAM_KEYS: [Field; 7] = [
