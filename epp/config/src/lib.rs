@@ -19,6 +19,7 @@ mod error;
 mod llmd;
 mod pools;
 mod raw;
+mod restart;
 mod scalar;
 mod schema;
 mod secret;
