@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use wicketgate_pool::{
     Band, QueueView,
-    scheduler::{Endpoint, Nanos},
+    scheduler::{Endpoint, Load, Missing, Nanos},
 };
 
 use crate::{
@@ -166,9 +166,23 @@ fn endpoint(row: &Endpoint, now: Nanos) -> Value {
         "waiting": reading(row.telemetry.waiting),
         "running": reading(row.telemetry.running),
         "kv_usage": reading(row.telemetry.kv_usage),
+        "adapters": row.telemetry.adapters.as_ref().map(|(adapters, at)| {
+            json!({"running": adapters.running, "waiting": adapters.waiting, "max": adapters.max, "age_s": age(*at)})
+        }),
         "scrape_failures": row.telemetry.failures,
+        "scrapes_without": row.telemetry.missing,
         "health": row.health,
     })
+}
+
+/// What the page says of one endpoint.
+struct Row {
+    labels: String,
+    load: Load,
+    failures: u32,
+    missing: Missing,
+    /// Unless it is too old to count.
+    kv_usage: Option<f64>,
 }
 
 /// The registry's page with the pools' present state before its end mark.
@@ -181,20 +195,18 @@ fn page(pipeline: &Pipeline) -> Result<String, std::fmt::Error> {
     let mut rows = Vec::new();
     for (pool, shell) in &routes.pools {
         pools.push((Arc::clone(pool), shell.held()));
-        shell.endpoints(|endpoints, _| {
-            for row in endpoints {
-                let labels = format!("pool=\"{}\",endpoint=\"{}\"", label(pool), label(&row.name));
-                let kv = row
-                    .telemetry
-                    .kv_usage
-                    .map_or(f64::NAN, |reading| reading.value);
-                rows.push((
-                    labels,
-                    row.load.requests,
-                    row.load.tokens,
-                    row.telemetry.failures,
-                    kv,
-                ));
+        let now = shell.clock().now();
+        shell.view(|pool_state| {
+            let stale_after = pool_state.config().policy.stale_after;
+            for row in pool_state.endpoints() {
+                rows.push(Row {
+                    labels: format!("pool=\"{}\",endpoint=\"{}\"", label(pool), label(&row.name)),
+                    load: row.load,
+                    failures: row.telemetry.failures,
+                    missing: row.telemetry.missing,
+                    // An old value is no observation here either.
+                    kv_usage: row.kv_usage(now, stale_after),
+                });
             }
         });
     }
@@ -229,7 +241,8 @@ fn page(pipeline: &Pipeline) -> Result<String, std::fmt::Error> {
         "endpoint_inflight_requests",
         "Requests in flight at an endpoint",
     )?;
-    for (labels, requests, ..) in &rows {
+    for Row { labels, load, .. } in &rows {
+        let requests = load.requests;
         writeln!(
             page,
             "wicketgate_endpoint_inflight_requests{{{labels}}} {requests}"
@@ -240,7 +253,8 @@ fn page(pipeline: &Pipeline) -> Result<String, std::fmt::Error> {
         "endpoint_inflight_tokens",
         "Prefill tokens in flight at an endpoint",
     )?;
-    for (labels, _, tokens, ..) in &rows {
+    for Row { labels, load, .. } in &rows {
+        let tokens = load.tokens;
         writeln!(
             page,
             "wicketgate_endpoint_inflight_tokens{{{labels}}} {tokens}"
@@ -251,7 +265,10 @@ fn page(pipeline: &Pipeline) -> Result<String, std::fmt::Error> {
         "endpoint_scrape_failures",
         "Scrapes failed in a row",
     )?;
-    for (labels, _, _, failures, _) in &rows {
+    for Row {
+        labels, failures, ..
+    } in &rows
+    {
         writeln!(
             page,
             "wicketgate_endpoint_scrape_failures{{{labels}}} {failures}"
@@ -259,11 +276,37 @@ fn page(pipeline: &Pipeline) -> Result<String, std::fmt::Error> {
     }
     gauge(
         &mut page,
+        "endpoint_scrapes_without_signal",
+        "Good scrapes in a row that did not bring a signal",
+    )?;
+    for Row {
+        labels, missing, ..
+    } in &rows
+    {
+        let signals = [
+            ("waiting", missing.waiting),
+            ("running", missing.running),
+            ("kv_usage", missing.kv_usage),
+        ];
+        for (signal, count) in signals {
+            writeln!(
+                page,
+                "wicketgate_endpoint_scrapes_without_signal{{{labels},signal=\"{signal}\"}} {count}"
+            )?;
+        }
+    }
+    gauge(
+        &mut page,
         "endpoint_kv_usage_ratio",
         "KV cache use that the endpoint reports",
     )?;
-    for (labels, _, _, _, kv) in rows.iter().filter(|row| !row.4.is_nan()) {
-        writeln!(page, "wicketgate_endpoint_kv_usage_ratio{{{labels}}} {kv}")?;
+    for Row {
+        labels, kv_usage, ..
+    } in &rows
+    {
+        if let Some(kv) = kv_usage {
+            writeln!(page, "wicketgate_endpoint_kv_usage_ratio{{{labels}}} {kv}")?;
+        }
     }
     queues(&mut page, pipeline)?;
     page.push_str("# EOF\n");

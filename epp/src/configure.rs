@@ -15,7 +15,7 @@ use crate::{
     http::{Limits, UpstreamPolicy},
     pipeline::Settings,
     telemetry::ScrapePolicy,
-    tls::{ServerFiles, TlsError, client_config},
+    tls::{Connector, ServerFiles, TlsError},
     trust::TrustedHeaders,
 };
 
@@ -72,6 +72,7 @@ pub fn gateway_spec(
     let http = (fronts == Fronts::Http).then(|| listen(config.http_port, &config.tls.http));
     let ext_proc =
         (fronts == Fronts::ExtProc).then(|| listen(config.ext_proc_port, &config.tls.ext_proc));
+    let upstream = upstream(config)?;
     Ok(GatewaySpec {
         health: ext_proc.is_some().then(|| at(config.health_port)),
         http,
@@ -114,8 +115,9 @@ pub fn gateway_spec(
             jitter: config.scrape_jitter,
             max_page: config.scrape_max_page,
             path: config.scrape_path.clone(),
+            tls: upstream.tls.clone(),
         },
-        upstream: upstream(config)?,
+        upstream,
         pools: config
             .pools
             .iter()
@@ -170,11 +172,7 @@ fn upstream(config: &Config) -> Result<UpstreamPolicy, ConfigureError> {
         first_byte_timeout: config.first_byte_timeout,
         total_timeout: config.total_timeout,
         retry_backoff: config.retry_backoff.clone(),
-        tls: config
-            .upstream_ca
-            .as_deref()
-            .map(client_config)
-            .transpose()?,
+        tls: config.upstream_ca.clone().map(Connector::new).transpose()?,
         authorization,
     })
 }
@@ -208,6 +206,7 @@ fn entry(endpoint: &Endpoint, engine: Engine) -> EndpointEntry {
         name: Arc::from(endpoint.name.as_str()),
         address: Arc::from(endpoint.address.as_str()),
         weight: endpoint.weight,
+        draining: endpoint.draining,
         labels: endpoint.labels.clone(),
         engine: match endpoint.engine.unwrap_or(engine) {
             Engine::Vllm => EngineKind::Vllm,

@@ -1,18 +1,8 @@
 //! Wires the request path together and takes it apart again.
 
-use std::{
-    collections::HashMap,
-    net::SocketAddr,
-    path::PathBuf,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
-};
+use std::{collections::HashMap, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use tokio::{net::TcpListener, sync::watch, task::JoinHandle};
-use tonic_health::{ServingStatus, server::HealthReporter};
 use wicketgate_pool::{ConfigFault, Input, PoolConfig, scheduler::NoPrefix};
 
 use crate::{
@@ -24,9 +14,10 @@ use crate::{
     metrics::Metrics,
     net::Shutdown,
     pipeline::{Pipeline, Routes, Settings},
+    readiness::{Readiness, Stage},
     shell::{Held, PoolShell, RecordError, Recorder},
     telemetry::ScrapePolicy,
-    tls::{Acceptor, ServerFiles, TlsError},
+    tls::{Acceptor, Connector, ServerFiles, TlsError},
 };
 
 /// How often changed certificates are looked for.
@@ -137,6 +128,8 @@ struct RunningPool {
     name: Arc<str>,
     shell: Arc<PoolShell>,
     directory: Arc<Directory>,
+    /// True once its endpoints are known, be they none.
+    synced: watch::Receiver<bool>,
     tasks: Vec<JoinHandle<()>>,
 }
 
@@ -160,8 +153,7 @@ pub struct Gateway {
     /// The path that the fronts share.
     pub pipeline: Arc<Pipeline>,
     pools: Vec<RunningPool>,
-    reporter: HealthReporter,
-    ready: Arc<AtomicBool>,
+    readiness: Arc<Readiness>,
     stop_data: watch::Sender<bool>,
     stop_rest: watch::Sender<bool>,
     data: Vec<JoinHandle<()>>,
@@ -197,8 +189,7 @@ impl Gateway {
             admin: None,
             pipeline: Arc::clone(&pipeline),
             pools,
-            reporter,
-            ready: Arc::new(AtomicBool::new(true)),
+            readiness: Arc::new(Readiness::new(reporter).await),
             stop_data,
             stop_rest,
             data: Vec::new(),
@@ -210,7 +201,7 @@ impl Gateway {
         if let Some(listen) = &spec.http {
             let (listener, tls) = bind(listen, &[b"h2", b"http/1.1"]).await?;
             gateway.http = listener.local_addr().ok();
-            gateway.watch_tls(tls.clone());
+            gateway.watch_tls(tls.clone(), Acceptor::reload);
             gateway.data.push(tokio::spawn(http::serve(
                 listener,
                 tls,
@@ -224,7 +215,7 @@ impl Gateway {
         if let Some(listen) = &spec.ext_proc {
             let (listener, tls) = bind(listen, &[b"h2"]).await?;
             gateway.ext_proc = listener.local_addr().ok();
-            gateway.watch_tls(tls.clone());
+            gateway.watch_tls(tls.clone(), Acceptor::reload);
             gateway.data.push(tokio::spawn(extproc::serve(
                 listener,
                 tls,
@@ -257,45 +248,53 @@ impl Gateway {
                 .rest
                 .push(tokio::spawn(admin::serve(listener, views, rest_signal)));
         }
-        gateway.report(true).await;
+        gateway.watch_tls(spec.upstream.tls.clone(), Connector::reload);
+        gateway.serve_when_synced().await;
         Ok(gateway)
     }
 
+    /// Ready at once if every pool knows its endpoints, else when the last one does.
+    async fn serve_when_synced(&mut self) {
+        let pools = self.pools.iter();
+        let mut unknown: Vec<_> = pools.map(|pool| pool.synced.clone()).collect();
+        unknown.retain(|synced| !*synced.borrow());
+        if unknown.is_empty() {
+            return self.readiness.reach(Stage::Serving).await;
+        }
+        let readiness = Arc::clone(&self.readiness);
+        self.rest.push(tokio::spawn(async move {
+            for synced in &mut unknown {
+                // An error means that the pool is gone, and with it the process.
+                let _ = synced.wait_for(|known| *known).await;
+            }
+            readiness.reach(Stage::Serving).await;
+        }));
+    }
+
     fn views(&self) -> Arc<admin::Views> {
-        let (ready, effective) = (Arc::clone(&self.ready), Arc::clone(&self.effective));
+        let (readiness, effective) = (Arc::clone(&self.readiness), Arc::clone(&self.effective));
         Arc::new(admin::Views {
             pipeline: Arc::clone(&self.pipeline),
             config: Box::new(move || effective.read().clone()),
-            ready: Box::new(move || ready.load(Ordering::Acquire)),
+            ready: Box::new(move || readiness.ready()),
         })
     }
 
-    fn watch_tls(&mut self, tls: Option<Acceptor>) {
+    /// Reads certificates again and again, if there are any.
+    fn watch_tls<T: Send + Sync + 'static>(
+        &mut self,
+        tls: Option<T>,
+        reload: fn(&T) -> Result<(), TlsError>,
+    ) {
         let Some(tls) = tls else { return };
         self.rest.push(tokio::spawn(async move {
             loop {
                 tokio::time::sleep(TLS_POLL).await;
-                if let Err(error) = tls.reload() {
+                if let Err(error) = reload(&tls) {
                     tracing::warn!(%error, "certificates on disk cannot be used; the old ones stay");
                 }
             }
         }));
-    }
-
-    /// Tells health checkers. `liveness` answers as long as the process does.
-    async fn report(&self, ready: bool) {
-        self.ready.store(ready, Ordering::Release);
-        let status = if ready {
-            ServingStatus::Serving
-        } else {
-            ServingStatus::NotServing
-        };
-        for name in ["", "readiness", extproc::SERVICE_NAME] {
-            self.reporter.set_service_status(name, status).await;
-        }
-        self.reporter
-            .set_service_status("liveness", ServingStatus::Serving)
-            .await;
     }
 
     /// What each pool holds.
@@ -374,7 +373,7 @@ impl Gateway {
     /// Ends in order: not ready at once; serve on until quiet or half the drain time is over; then close the
     /// listeners and let the open requests end. True if nothing was cut.
     pub async fn drain(mut self) -> bool {
-        self.report(false).await;
+        self.readiness.reach(Stage::Draining).await;
         let begun = tokio::time::Instant::now();
         let busy = |gateway: &Gateway| {
             gateway
@@ -485,6 +484,7 @@ fn start_pool(
     );
     directory.set(&pool.endpoints);
     let mut tasks = vec![tokio::spawn(Arc::clone(&shell).run_timer())];
+    let (known, synced) = watch::channel(pool.endpoints_file.is_none());
     if let Some(path) = &pool.endpoints_file {
         let (directory, fixed) = (Arc::clone(&directory), pool.endpoints.clone());
         let (read, shown) = (Arc::clone(&spec.read_endpoints), path.display().to_string());
@@ -493,6 +493,7 @@ fn start_pool(
                 Ok(mut entries) => {
                     entries.extend(fixed.iter().cloned());
                     directory.set(&entries);
+                    known.send_replace(true);
                 }
                 Err(error) => tracing::error!(error, "endpoints file refused; the old set stays"),
             }
@@ -502,6 +503,7 @@ fn start_pool(
         name,
         shell,
         directory,
+        synced,
         tasks,
     })
 }

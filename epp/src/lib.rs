@@ -24,6 +24,7 @@ pub mod metrics;
 pub mod net;
 pub mod outcome;
 pub mod pipeline;
+mod readiness;
 pub mod shell;
 pub mod telemetry;
 pub mod tls;

@@ -20,6 +20,7 @@ mod flow;
 mod llmd;
 mod pools;
 mod raw;
+mod restart;
 mod scalar;
 mod schema;
 mod secret;

@@ -139,6 +139,7 @@ pub(crate) struct Endpoint {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) name: Option<String>,
     pub(crate) weight: u32,
+    pub(crate) draining: bool,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) labels: BTreeMap<String, String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -151,6 +152,7 @@ impl Default for Endpoint {
             address: String::new(),
             name: None,
             weight: 1,
+            draining: false,
             labels: BTreeMap::new(),
             engine: None,
         }

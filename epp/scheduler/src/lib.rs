@@ -42,7 +42,7 @@ pub use choose::{Scheduler, Snapshot};
 pub use decision::{Decision, NoEndpoint, Target};
 pub use endpoint::{
     Adapters, Availability, Endpoint, EndpointSpec, Health, HealthPolicy, Incarnation, Load,
-    Reading, Sample, Telemetry,
+    Missing, Reading, Sample, Telemetry,
 };
 pub use policy::{Neutral, SchedulerPolicy, SlowStart};
 pub use record::DecisionRecord;

@@ -410,3 +410,6 @@ impl Carried {
         oddities.get_or_create(&OddityLabels { kind }).inc();
     }
 }
+
+#[cfg(test)]
+mod tests;

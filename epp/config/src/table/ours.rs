@@ -141,6 +141,12 @@ const ENDPOINT: &[Field] = &[
         "Share of the traffic relative to the others; 0 is a stand-by.",
     ),
     field(
+        "draining",
+        Shape::Bool,
+        "false",
+        "It is going away: it gets no new requests, and what runs there goes on.",
+    ),
+    field(
         "labels",
         Shape::Texts,
         "none",
@@ -168,7 +174,7 @@ const UPSTREAM_TLS: &[Field] = &[field(
     "caFile",
     Shape::Text,
     "required",
-    "CA of the endpoints' certificates, PEM.",
+    "CA of the endpoints' certificates, PEM; read again when it changes.",
 )];
 
 const UPSTREAM_KEYS: [Field; 7] = [
