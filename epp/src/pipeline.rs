@@ -13,6 +13,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use parking_lot::RwLock;
 use wicketgate_pool::{
     Request, RequestId,
+    admission::MAX_COST,
     scheduler::{Decision, Incarnation, Nanos, encode_token},
 };
 
@@ -131,8 +132,8 @@ impl Pipeline {
             // The front's own deadline is the front's own business: it cancels and says so.
             deadline: None,
             model: ask.model,
-            prompt_tokens: ask.prompt_tokens,
-            output_tokens: ask.output_tokens,
+            prompt_tokens: ask.prompt_tokens.min(MAX_COST),
+            output_tokens: ask.output_tokens.min(MAX_COST),
             bytes: ask.bytes,
             session: ask.session,
             session_hash: ask.session_hash,

@@ -682,7 +682,7 @@ fn op() -> impl Strategy<Value = Op> {
     let arrive = (
         0..4_u8,
         -2..3_i32,
-        0..5000_u64,
+        prop_oneof![9 => 0..5000_u64, 1 => Just(u64::MAX)],
         prop::option::of(1..3000_u64),
         prop::option::weighted(0.2, 1..6_u8),
     );

@@ -123,7 +123,8 @@ impl Exchange {
 
     /// No body, or none that we get to see before we must answer.
     fn ask_by_headers(&mut self, out: &mut Commands) {
-        let bytes = self.upload.head.content_length.unwrap_or(0);
+        // The announced length is a claim that nothing here checks: it counts for no more than what could be held.
+        let bytes = self.upload.head.content_length.unwrap_or(0).min(self.limit);
         self.push_ask(Api::Unknown, None, Bytes::new(), bytes, out);
     }
 

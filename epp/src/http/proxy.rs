@@ -376,7 +376,9 @@ impl Front {
                 }
                 Err(failure) => {
                     if let Some(guard) = &walk.guard {
-                        guard.failed(target.id, true);
+                        // A long answer is no broken endpoint, as long as it speaks otherwise.
+                        let certain = !matches!(failure, Failure::FirstByteTimeout);
+                        guard.failed(target.id, certain);
                     }
                     tracing::debug!(address = %target.address, %failure, "endpoint failed");
                     last = (failure.safe_to_retry(), outcome_of(&failure));

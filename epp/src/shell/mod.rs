@@ -20,8 +20,8 @@ use parking_lot::{Mutex, RwLock};
 pub use record::{RecordError, Recorder};
 use tokio::sync::{Notify, oneshot};
 use wicketgate_pool::{
-    ConfigFault, Delta, Input, Output, Outputs, Pool, PoolConfig, QueueView, Request, RequestId,
-    Totals, admission,
+    ConfigFault, Delta, Ended, Input, Output, Outputs, Pool, PoolConfig, QueueView, Request,
+    RequestId, Totals, admission,
     scheduler::{Decision, DecisionRecord, Endpoint, Incarnation, Nanos, PrefixView},
 };
 
@@ -112,6 +112,8 @@ impl PoolShell {
     pub fn arrive(self: &Arc<Self>, request: Request) -> Arrival {
         let id = request.id;
         let mut own = None;
+        // From here on the request may be counted: a panic in the step gives it back too.
+        let unwound = Unwound { shell: self, id };
         let later = self.step(Input::Arrive(Arc::new(request)), |inner, outputs| {
             own = take_own(outputs, id);
             match &own {
@@ -124,6 +126,7 @@ impl PoolShell {
                 }
             }
         });
+        std::mem::forget(unwound);
         match (own, later) {
             (Some(Own::Dispatched(mut decision, waited)), later) => {
                 self.keep_record(&mut decision);
@@ -346,6 +349,30 @@ pub struct Held {
     pub waiting: u64,
     /// Counts over the pool's life.
     pub totals: Totals,
+}
+
+/// Gives a request back whose arrival panicked.
+struct Unwound<'a> {
+    shell: &'a Arc<PoolShell>,
+    id: RequestId,
+}
+
+impl Drop for Unwound<'_> {
+    fn drop(&mut self) {
+        let (shell, id) = (self.shell, self.id);
+        // A second panic while unwinding would end the process.
+        let given = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            shell.cancel(id);
+            shell.post(Input::End {
+                id,
+                how: Ended::Dropped,
+                usage: None,
+            });
+        }));
+        if given.is_err() {
+            tracing::error!("a pool panics at every step; its counts can no longer be trusted");
+        }
+    }
 }
 
 /// The pool's answer to the request that was just put to it.
