@@ -20,6 +20,7 @@ mod extproc_rules;
 mod extproc_stream;
 mod field_cases;
 mod openai;
+mod queue;
 mod replay;
 mod serve_bodies;
 mod serve_failures;
