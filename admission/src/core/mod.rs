@@ -34,7 +34,7 @@ use crate::{
     AdmissionConfig, ClassId, ConfigError, Nanos, Outcome,
     evict::Evictor,
     starvation::Credits,
-    store::{Heap, List, Slots},
+    store::{Heap, Line, List, Slots},
 };
 use regime::Regime;
 
@@ -55,8 +55,8 @@ pub struct Admission {
     priorities: Vec<i32>,
     flows: Slots<Flow>,
     queues: Slots<Queue>,
-    /// Empty queues' heaps, kept for their room.
-    spare: Vec<Heap<(u64, u64)>>,
+    /// Empty queues' lines, kept for their room: sorted ones and plain ones.
+    spare: [Vec<Line>; 2],
     lanes: Slots<Lane>,
     classes: HashMap<ClassId, Class, IdHash>,
     /// Classes that were refused since capacity last changed.
@@ -104,7 +104,7 @@ impl Admission {
             priorities: Vec::new(),
             flows: Slots::default(),
             queues: Slots::default(),
-            spare: Vec::new(),
+            spare: Default::default(),
             lanes: Slots::default(),
             classes: HashMap::default(),
             refused: Vec::new(),

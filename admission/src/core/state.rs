@@ -13,7 +13,7 @@ use crate::{
     config::{BandConfig, Limits},
     fairness::{BandShare, FairKey, FlowShare},
     starvation::FloorAccount,
-    store::{Heap, Link, Linked, List, NIL},
+    store::{Heap, Line, Link, Linked, List, NIL},
     types::Weight,
 };
 
@@ -112,7 +112,7 @@ impl Waiting {
     }
 }
 
-/// Each waiting request's place in the two heaps that hold it, by slot. Kept apart from the requests: a heap that
+/// Each waiting request's place in the heaps that hold it, by slot. Kept apart from the requests: a heap that
 /// moves many of them touches only this.
 #[derive(Debug, Default)]
 pub(crate) struct Places {
@@ -314,7 +314,7 @@ impl Linked<0> for Flow {
 pub(crate) struct Queue {
     pub(crate) flow: u32,
     pub(crate) lane: u32,
-    pub(crate) items: Heap<(u64, u64)>,
+    pub(crate) items: Line,
     pub(crate) lane_pos: u32,
 }
 
