@@ -83,7 +83,7 @@ impl Admission {
         };
         let mut total = self.used;
         total.add(usage);
-        if total.within(&limits) || broken(Fault::GlobalLimitIgnored) {
+        if self.beside.all(total).within(&limits) || broken(Fault::GlobalLimitIgnored) {
             return true;
         }
         let victims = self.victims(priority, total, &limits);
@@ -124,7 +124,7 @@ impl Admission {
                 }
                 total.sub(self.items[slot].usage());
                 victims.push(slot);
-                if total.within(limits) {
+                if self.beside.all(total).within(limits) {
                     return victims;
                 }
             }

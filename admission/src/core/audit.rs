@@ -23,6 +23,7 @@ impl Admission {
         self.audit_counts()?;
         self.audit_items()?;
         self.audit_lanes()?;
+        self.audit_telling()?;
         self.audit_flows()
     }
 

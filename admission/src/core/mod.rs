@@ -10,6 +10,7 @@
 
 mod arrive;
 mod audit;
+mod beside;
 mod classes;
 mod leave;
 mod places;
@@ -26,6 +27,7 @@ use stats::Pace;
 pub use stats::{BandStats, FlowStats, Totals};
 pub use turn::{Dispatch, Turn};
 
+pub(crate) use beside::Beside;
 pub(crate) use state::{
     Band, Class, Entry, Flow, IdHash, Lane, Places, Queue, Running, Usage, Waiting,
 };
@@ -36,6 +38,7 @@ use crate::{
     starvation::Credits,
     store::{Heap, Line, List, Slots},
 };
+use beside::{Telling, ToldFlows};
 use regime::Regime;
 
 /// What ended without its own call: the request's number and how its wait ended.
@@ -82,6 +85,10 @@ pub struct Admission {
     /// Newcomers are refused.
     closing: bool,
     totals: Totals,
+    telling: Telling,
+    /// Flows that were served, by their last change.
+    told: ToldFlows,
+    beside: Beside,
 }
 
 impl Admission {
@@ -120,6 +127,9 @@ impl Admission {
             pace: Pace::default(),
             closing: false,
             totals: Totals::default(),
+            telling: Telling::default(),
+            told: ToldFlows::default(),
+            beside: Beside::default(),
         };
         admission.listed_bands();
         Ok(admission)

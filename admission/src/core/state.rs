@@ -297,6 +297,12 @@ pub(crate) struct Flow {
     pub(crate) is_idle: bool,
     /// A band's overflow flow: it lives as long as its band and is never in that list.
     pub(crate) shared: bool,
+    /// Told to other replicas: which life of a flow this is (0 before it was served), its accounted service in tokens,
+    /// and when that last changed.
+    pub(crate) life: u64,
+    pub(crate) service: i64,
+    pub(crate) changed: Nanos,
+    pub(crate) told: Link,
 }
 
 impl Linked<0> for Flow {
@@ -306,6 +312,19 @@ impl Linked<0> for Flow {
 
     fn peek(&self) -> Link {
         self.idle
+    }
+}
+
+/// The list of flows that other replicas are told of.
+pub(crate) const IN_TELLING: usize = 1;
+
+impl Linked<IN_TELLING> for Flow {
+    fn link(&mut self) -> &mut Link {
+        &mut self.told
+    }
+
+    fn peek(&self) -> Link {
+        self.told
     }
 }
 

@@ -121,7 +121,9 @@ impl Fifo {
     }
 
     fn find(&self, key: LineKey) -> Option<usize> {
-        self.entries.binary_search_by_key(&key, |(key, _)| *key).ok()
+        self.entries
+            .binary_search_by_key(&key, |(key, _)| *key)
+            .ok()
     }
 
     fn remove(&mut self, key: LineKey) -> bool {
