@@ -12,7 +12,10 @@ use hyper_util::{
 };
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
-use wicketgate_pool::scheduler::{Endpoint, Nanos};
+use wicketgate_pool::{
+    Band, QueueView,
+    scheduler::{Endpoint, Load, Missing, Nanos},
+};
 
 use crate::{
     net::{Shutdown, accept},
@@ -88,9 +91,10 @@ fn answer(views: &Views, request: &Request<Incoming>) -> Response<Full<Bytes>> {
         "/debug/config" => text(StatusCode::OK, "application/yaml", (views.config)()),
         "/debug/endpoints" => json(endpoints(&views.pipeline)),
         "/debug/held" => json(held(&views.pipeline)),
+        "/debug/queue" => json(queue(&views.pipeline)),
         "/debug/decisions" => json(decisions(&views.pipeline)),
         _ => {
-            let index = "/metrics\n/healthz\n/readyz\n/debug/config\n/debug/endpoints\n/debug/held\n/debug/decisions\n";
+            let index = "/metrics\n/healthz\n/readyz\n/debug/config\n/debug/endpoints\n/debug/held\n/debug/queue\n/debug/decisions\n";
             text(StatusCode::NOT_FOUND, "text/plain", index.into())
         }
     }
@@ -110,6 +114,15 @@ fn held(pipeline: &Pipeline) -> Value {
     let pools = routes.pools.iter();
     pools
         .map(|(name, shell)| (name.to_string(), json!(shell.held())))
+        .collect()
+}
+
+/// Each pool's queue.
+fn queue(pipeline: &Pipeline) -> Value {
+    let routes = pipeline.routes();
+    let pools = routes.pools.iter();
+    pools
+        .map(|(name, shell)| (name.to_string(), json!(shell.queue())))
         .collect()
 }
 
@@ -153,9 +166,23 @@ fn endpoint(row: &Endpoint, now: Nanos) -> Value {
         "waiting": reading(row.telemetry.waiting),
         "running": reading(row.telemetry.running),
         "kv_usage": reading(row.telemetry.kv_usage),
+        "adapters": row.telemetry.adapters.as_ref().map(|(adapters, at)| {
+            json!({"running": adapters.running, "waiting": adapters.waiting, "max": adapters.max, "age_s": age(*at)})
+        }),
         "scrape_failures": row.telemetry.failures,
+        "scrapes_without": row.telemetry.missing,
         "health": row.health,
     })
+}
+
+/// What the page says of one endpoint.
+struct Row {
+    labels: String,
+    load: Load,
+    failures: u32,
+    missing: Missing,
+    /// Unless it is too old to count.
+    kv_usage: Option<f64>,
 }
 
 /// The registry's page with the pools' present state before its end mark.
@@ -168,20 +195,18 @@ fn page(pipeline: &Pipeline) -> Result<String, std::fmt::Error> {
     let mut rows = Vec::new();
     for (pool, shell) in &routes.pools {
         pools.push((Arc::clone(pool), shell.held()));
-        shell.endpoints(|endpoints, _| {
-            for row in endpoints {
-                let labels = format!("pool=\"{}\",endpoint=\"{}\"", label(pool), label(&row.name));
-                let kv = row
-                    .telemetry
-                    .kv_usage
-                    .map_or(f64::NAN, |reading| reading.value);
-                rows.push((
-                    labels,
-                    row.load.requests,
-                    row.load.tokens,
-                    row.telemetry.failures,
-                    kv,
-                ));
+        let now = shell.clock().now();
+        shell.view(|pool_state| {
+            let stale_after = pool_state.config().policy.stale_after;
+            for row in pool_state.endpoints() {
+                rows.push(Row {
+                    labels: format!("pool=\"{}\",endpoint=\"{}\"", label(pool), label(&row.name)),
+                    load: row.load,
+                    failures: row.telemetry.failures,
+                    missing: row.telemetry.missing,
+                    // An old value is no observation here either.
+                    kv_usage: row.kv_usage(now, stale_after),
+                });
             }
         });
     }
@@ -216,7 +241,8 @@ fn page(pipeline: &Pipeline) -> Result<String, std::fmt::Error> {
         "endpoint_inflight_requests",
         "Requests in flight at an endpoint",
     )?;
-    for (labels, requests, ..) in &rows {
+    for Row { labels, load, .. } in &rows {
+        let requests = load.requests;
         writeln!(
             page,
             "wicketgate_endpoint_inflight_requests{{{labels}}} {requests}"
@@ -227,7 +253,8 @@ fn page(pipeline: &Pipeline) -> Result<String, std::fmt::Error> {
         "endpoint_inflight_tokens",
         "Prefill tokens in flight at an endpoint",
     )?;
-    for (labels, _, tokens, ..) in &rows {
+    for Row { labels, load, .. } in &rows {
+        let tokens = load.tokens;
         writeln!(
             page,
             "wicketgate_endpoint_inflight_tokens{{{labels}}} {tokens}"
@@ -238,7 +265,10 @@ fn page(pipeline: &Pipeline) -> Result<String, std::fmt::Error> {
         "endpoint_scrape_failures",
         "Scrapes failed in a row",
     )?;
-    for (labels, _, _, failures, _) in &rows {
+    for Row {
+        labels, failures, ..
+    } in &rows
+    {
         writeln!(
             page,
             "wicketgate_endpoint_scrape_failures{{{labels}}} {failures}"
@@ -246,14 +276,197 @@ fn page(pipeline: &Pipeline) -> Result<String, std::fmt::Error> {
     }
     gauge(
         &mut page,
+        "endpoint_scrapes_without_signal",
+        "Good scrapes in a row that did not bring a signal",
+    )?;
+    for Row {
+        labels, missing, ..
+    } in &rows
+    {
+        let signals = [
+            ("waiting", missing.waiting),
+            ("running", missing.running),
+            ("kv_usage", missing.kv_usage),
+        ];
+        for (signal, count) in signals {
+            writeln!(
+                page,
+                "wicketgate_endpoint_scrapes_without_signal{{{labels},signal=\"{signal}\"}} {count}"
+            )?;
+        }
+    }
+    gauge(
+        &mut page,
         "endpoint_kv_usage_ratio",
         "KV cache use that the endpoint reports",
     )?;
-    for (labels, _, _, _, kv) in rows.iter().filter(|row| !row.4.is_nan()) {
-        writeln!(page, "wicketgate_endpoint_kv_usage_ratio{{{labels}}} {kv}")?;
+    for Row {
+        labels, kv_usage, ..
+    } in &rows
+    {
+        if let Some(kv) = kv_usage {
+            writeln!(page, "wicketgate_endpoint_kv_usage_ratio{{{labels}}} {kv}")?;
+        }
     }
+    queues(&mut page, pipeline)?;
     page.push_str("# EOF\n");
     Ok(page)
+}
+
+/// One number of a band.
+type OfBand = fn(&Band) -> f64;
+
+/// Gauges of each band. They are there with zeros while a pool has no endpoint: a scaler looks at them.
+const BANDS: [(&str, &str, OfBand); 7] = [
+    ("queue_requests", "Requests waiting in a band", |band| {
+        band.requests as f64
+    }),
+    (
+        "queue_bytes",
+        "Body bytes of requests waiting in a band",
+        |band| band.bytes as f64,
+    ),
+    (
+        "queue_tokens",
+        "Tokens of requests waiting in a band",
+        |band| band.tokens as f64,
+    ),
+    (
+        "queue_oldest_seconds",
+        "Wait so far of a band's oldest request",
+        |band| band.oldest.map_or(0.0, seconds),
+    ),
+    (
+        "queue_longest_wait_seconds",
+        "Longest wait in a band that ended in a dispatch",
+        |band| seconds(band.longest_wait),
+    ),
+    (
+        "queue_flows",
+        "Flows of a band that wait or run, or were seen lately",
+        |band| band.flows as f64,
+    ),
+    (
+        "band_running_requests",
+        "Running requests of a band",
+        |band| band.running as f64,
+    ),
+];
+
+fn seconds(nanos: Nanos) -> f64 {
+    Duration::from_nanos(nanos).as_secs_f64()
+}
+
+fn queues(page: &mut String, pipeline: &Pipeline) -> std::fmt::Result {
+    let routes = pipeline.routes();
+    let pools = routes.pools.iter();
+    let queues: Vec<_> = pools
+        .map(|(name, shell)| (label(name), shell.queue()))
+        .collect();
+    for (name, help, of) in BANDS {
+        gauge(page, name, help)?;
+        for (pool, queue) in &queues {
+            for band in &queue.bands {
+                let priority = band.priority;
+                let value = of(band);
+                writeln!(
+                    page,
+                    "wicketgate_{name}{{pool=\"{pool}\",priority=\"{priority}\"}} {value}"
+                )?;
+            }
+        }
+    }
+    gauge(page, "pool_saturation", "How full a pool is; 1 is full")?;
+    for (pool, queue) in &queues {
+        if let Some(value) = queue.saturation {
+            writeln!(
+                page,
+                "wicketgate_pool_saturation{{pool=\"{pool}\"}} {value}"
+            )?;
+        }
+    }
+    gauge(
+        page,
+        "pool_stale_endpoints",
+        "Endpoints whose reading is too old or missing",
+    )?;
+    for (pool, queue) in &queues {
+        let stale = queue.stale_endpoints;
+        writeln!(
+            page,
+            "wicketgate_pool_stale_endpoints{{pool=\"{pool}\"}} {stale}"
+        )?;
+    }
+    counter(page, "queue_dispatched", "Dispatches of a band")?;
+    for (pool, queue) in &queues {
+        for band in &queue.bands {
+            let labels = format!("pool=\"{pool}\",priority=\"{}\"", band.priority);
+            let count = band.dispatched;
+            writeln!(
+                page,
+                "wicketgate_queue_dispatched_total{{{labels}}} {count}"
+            )?;
+        }
+    }
+    counter(
+        page,
+        "queue_out_of_turn",
+        "Dispatches of a band against starvation",
+    )?;
+    for (pool, queue) in &queues {
+        for band in &queue.bands {
+            let labels = format!("pool=\"{pool}\",priority=\"{}\"", band.priority);
+            let count = band.out_of_turn;
+            writeln!(
+                page,
+                "wicketgate_queue_out_of_turn_total{{{labels}}} {count}"
+            )?;
+        }
+    }
+    counter(page, "queue_outcomes", "How waits ended")?;
+    for (pool, queue) in &queues {
+        for (outcome, count) in &queue.outcomes {
+            let labels = format!("pool=\"{pool}\",outcome=\"{outcome}\"");
+            writeln!(page, "wicketgate_queue_outcomes_total{{{labels}}} {count}")?;
+        }
+    }
+    let rest: [(&str, &str, fn(&QueueView) -> u64); 4] = [
+        (
+            "queue_flows_shared",
+            "Requests in an overflow flow for lack of flows",
+            |q| q.flows_shared,
+        ),
+        (
+            "queue_bands_shared",
+            "Requests in a lower band for lack of bands",
+            |q| q.bands_shared,
+        ),
+        (
+            "evicted_requests",
+            "Running requests ended for more urgent ones",
+            |q| q.evicted,
+        ),
+        (
+            "queue_floor_violations",
+            "Windows in which a band missed its floor",
+            |q| q.floor_violations,
+        ),
+    ];
+    for (name, help, of) in rest {
+        counter(page, name, help)?;
+        for (pool, queue) in &queues {
+            let count = of(queue);
+            writeln!(page, "wicketgate_{name}_total{{pool=\"{pool}\"}} {count}")?;
+        }
+    }
+    Ok(())
+}
+
+fn counter(page: &mut String, name: &str, help: &str) -> std::fmt::Result {
+    writeln!(
+        page,
+        "# HELP wicketgate_{name} {help}.\n# TYPE wicketgate_{name} counter"
+    )
 }
 
 fn gauge(page: &mut String, name: &str, help: &str) -> std::fmt::Result {

@@ -2,9 +2,9 @@
 
 use std::{net::SocketAddr, path::PathBuf, sync::Arc};
 
-use wicketgate_config::{Config, Endpoint, Engine, SecretError, TlsFiles};
+use wicketgate_config::{Config, Endpoint, Engine, SecretError, TlsFiles, TrustedProxy};
 use wicketgate_pool::{
-    PoolConfig,
+    FlowControl, PoolConfig,
     scheduler::{Scheduler, SpecError},
 };
 use wicketgate_wire::EngineKind;
@@ -15,7 +15,8 @@ use crate::{
     http::{Limits, UpstreamPolicy},
     pipeline::Settings,
     telemetry::ScrapePolicy,
-    tls::{ServerFiles, TlsError, client_config},
+    tls::{Connector, ServerFiles, TlsError},
+    trust::TrustedHeaders,
 };
 
 /// Connections of the gRPC servers at once: a handful of proxies.
@@ -71,6 +72,7 @@ pub fn gateway_spec(
     let http = (fronts == Fronts::Http).then(|| listen(config.http_port, &config.tls.http));
     let ext_proc =
         (fronts == Fronts::ExtProc).then(|| listen(config.ext_proc_port, &config.tls.ext_proc));
+    let upstream = upstream(config)?;
     Ok(GatewaySpec {
         health: ext_proc.is_some().then(|| at(config.health_port)),
         http,
@@ -94,6 +96,17 @@ pub fn gateway_spec(
                 .map(|name| name.to_string())
                 .collect(),
             session_header: scheduler.session_token_header(),
+            trusted: config
+                .trusted_proxy
+                .as_ref()
+                .map(|trusted| Arc::new(trusted_headers(trusted))),
+            weights: Arc::new(
+                config
+                    .weights
+                    .iter()
+                    .map(|(id, weight)| (id.as_str().into(), *weight))
+                    .collect(),
+            ),
             access_log: config.access_log,
         },
         scrape: ScrapePolicy {
@@ -102,8 +115,9 @@ pub fn gateway_spec(
             jitter: config.scrape_jitter,
             max_page: config.scrape_max_page,
             path: config.scrape_path.clone(),
+            tls: upstream.tls.clone(),
         },
-        upstream: upstream(config)?,
+        upstream,
         pools: config
             .pools
             .iter()
@@ -114,8 +128,24 @@ pub fn gateway_spec(
         record,
         keep_records: config.record_decisions,
         drain_timeout: config.drain_timeout,
+        drain_waiting: config.drain_waiting,
         effective: config.effective_yaml(),
     })
+}
+
+fn trusted_headers(trusted: &TrustedProxy) -> TrustedHeaders {
+    let names = |names: &[String]| names.iter().map(|name| Box::from(name.as_str())).collect();
+    let objectives = trusted.objectives.iter();
+    TrustedHeaders {
+        fairness_id: names(&trusted.fairness_id),
+        priority: names(&trusted.priority),
+        objective: names(&trusted.objective),
+        objectives: objectives
+            .map(|(name, priority)| (Box::from(name.as_str()), *priority))
+            .collect(),
+        ttl: names(&trusted.ttl),
+        slo_ttft: names(&trusted.slo_ttft),
+    }
 }
 
 fn server_files(files: &TlsFiles) -> ServerFiles {
@@ -142,11 +172,7 @@ fn upstream(config: &Config) -> Result<UpstreamPolicy, ConfigureError> {
         first_byte_timeout: config.first_byte_timeout,
         total_timeout: config.total_timeout,
         retry_backoff: config.retry_backoff.clone(),
-        tls: config
-            .upstream_ca
-            .as_deref()
-            .map(client_config)
-            .transpose()?,
+        tls: config.upstream_ca.clone().map(Connector::new).transpose()?,
         authorization,
     })
 }
@@ -157,6 +183,11 @@ fn pool_spec(config: &Config, pool: &wicketgate_config::Pool) -> PoolSpec {
             name: Arc::from(pool.name.as_str()),
             scheduler: config.scheduler.clone(),
             policy: pool.policy.clone(),
+            flow: FlowControl {
+                enabled: config.flow.enabled,
+                admission: config.flow.admission.clone(),
+                gate: config.flow.gate.clone(),
+            },
             record_decisions: config.record_decisions > 0,
         }),
         models: pool.models.clone(),
@@ -175,6 +206,7 @@ fn entry(endpoint: &Endpoint, engine: Engine) -> EndpointEntry {
         name: Arc::from(endpoint.name.as_str()),
         address: Arc::from(endpoint.address.as_str()),
         weight: endpoint.weight,
+        draining: endpoint.draining,
         labels: endpoint.labels.clone(),
         engine: match endpoint.engine.unwrap_or(engine) {
             Engine::Vllm => EngineKind::Vllm,

@@ -6,6 +6,7 @@
 
 use std::{
     collections::BTreeMap,
+    os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -44,6 +45,8 @@ pub struct EndpointEntry {
     pub address: Arc<str>,
     /// Share of the traffic relative to the others; 0 is a stand-by.
     pub weight: u32,
+    /// It gets no new requests; what runs there goes on.
+    pub draining: bool,
     /// Labels that filters look at.
     pub labels: BTreeMap<String, String>,
     /// Whose metric names it uses.
@@ -160,47 +163,72 @@ fn spec(endpoint: &EndpointEntry) -> EndpointSpec {
     EndpointSpec {
         labels: Arc::new(endpoint.labels.clone()),
         weight: endpoint.weight,
+        draining: endpoint.draining,
         ..EndpointSpec::new(Arc::clone(&endpoint.name), Arc::clone(&endpoint.address))
     }
 }
 
-/// A file's state, cheap to compare. A symlink flip changes it too: the path is followed.
-type Stamp = Option<(SystemTime, u64)>;
+/// A file's state, cheap to compare: which file, when it was written, how long it is. The path is followed, so a
+/// symlink flip changes it too, to a file of the same time and length as well.
+type Stamp = (u64, u64, SystemTime, u64);
 
-fn stamp(path: &Path) -> Stamp {
-    let meta = std::fs::metadata(path).ok()?;
-    Some((meta.modified().ok()?, meta.len()))
+fn stamp(path: &Path) -> std::io::Result<Stamp> {
+    let meta = std::fs::metadata(path)?;
+    Ok((meta.dev(), meta.ino(), meta.modified()?, meta.len()))
 }
 
 /// Calls `changed` with the file's text whenever it differs from the text given out last, `known` at first.
 ///
 /// The text is given once it has been the same for two looks, so that a half-written file is not taken for a
-/// whole one. A vanished file is no change: what was read last stays in force.
+/// whole one. A file that is missing or cannot be read is no change: what was read last stays in force. That is said
+/// once, and looked at again as often as ever.
 pub fn watch_file(
     path: PathBuf,
     known: Option<String>,
     mut changed: impl FnMut(&str) + Send + 'static,
 ) -> JoinHandle<()> {
     tokio::spawn(async move {
-        let mut seen: Stamp = None;
-        let mut taken: Option<(Stamp, String)> = known.map(|text| (None, text));
+        let mut seen: Option<Stamp> = None;
+        let mut taken: Option<(Option<Stamp>, String)> = known.map(|text| (None, text));
+        let mut readable = true;
         loop {
-            let now = stamp(&path);
-            // A stamp alone can miss a change within its resolution, so equal stamps settle first.
-            let known = taken.as_ref().is_some_and(|(at, _)| *at == now);
-            if now.is_some()
-                && now == seen
-                && !known
-                && let Ok(text) = tokio::fs::read_to_string(&path).await
-                && stamp(&path) == now
-            {
-                if taken.as_ref().is_none_or(|(_, old)| *old != text) {
-                    changed(&text);
+            let known = taken.as_ref().and_then(|(stamp, _)| *stamp);
+            match look(&path, seen, known).await {
+                Ok((now, text)) => {
+                    if let Some(text) = text {
+                        if taken.as_ref().is_none_or(|(_, old)| *old != text) {
+                            changed(&text);
+                        }
+                        taken = Some((Some(now), text));
+                    }
+                    seen = Some(now);
+                    readable = true;
                 }
-                taken = Some((now, text));
+                Err(error) => {
+                    if std::mem::take(&mut readable) {
+                        let path = path.display();
+                        tracing::warn!(%path, %error, "a watched file cannot be read");
+                    }
+                    seen = None;
+                }
             }
-            seen = now;
             tokio::time::sleep(POLL).await;
         }
     })
+}
+
+/// A file's state, and its text once it has been in this state for two looks and the text is not `known` already.
+async fn look(
+    path: &Path,
+    seen: Option<Stamp>,
+    known: Option<Stamp>,
+) -> std::io::Result<(Stamp, Option<String>)> {
+    let now = stamp(path)?;
+    if seen != Some(now) || known == Some(now) {
+        return Ok((now, None));
+    }
+    let text = tokio::fs::read_to_string(path).await?;
+    // Changed under our hands: the next look tells.
+    let whole = stamp(path)? == now;
+    Ok((now, whole.then_some(text)))
 }

@@ -1,22 +1,9 @@
 //! Wires the request path together and takes it apart again.
 
-use std::{
-    collections::HashMap,
-    net::SocketAddr,
-    path::PathBuf,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
-};
+use std::{collections::HashMap, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use tokio::{net::TcpListener, sync::watch, task::JoinHandle};
-use tonic_health::{ServingStatus, server::HealthReporter};
-use wicketgate_pool::{
-    Input, PoolConfig,
-    scheduler::{NoPrefix, SpecError},
-};
+use wicketgate_pool::{ConfigFault, Input, PoolConfig, scheduler::NoPrefix};
 
 use crate::{
     admin,
@@ -27,9 +14,10 @@ use crate::{
     metrics::Metrics,
     net::Shutdown,
     pipeline::{Pipeline, Routes, Settings},
+    readiness::{Readiness, Stage},
     shell::{Held, PoolShell, RecordError, Recorder},
     telemetry::ScrapePolicy,
-    tls::{Acceptor, ServerFiles, TlsError},
+    tls::{Acceptor, Connector, ServerFiles, TlsError},
 };
 
 /// How often changed certificates are looked for.
@@ -37,6 +25,9 @@ const TLS_POLL: Duration = Duration::from_secs(5);
 /// While draining, how long things must be quiet before the listeners close: a balancer needs that long to
 /// see that we are not ready.
 const DRAIN_QUIET: Duration = Duration::from_secs(2);
+
+/// How long before the end of the drain those that still wait are told no.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// One listening address.
 #[derive(Clone, Debug, PartialEq)]
@@ -99,6 +90,8 @@ pub struct GatewaySpec {
     pub keep_records: usize,
     /// Longest time for open requests at shutdown.
     pub drain_timeout: Duration,
+    /// At shutdown, those that wait still get their turn; otherwise they are refused.
+    pub drain_waiting: bool,
     /// Effective configuration for the views.
     pub effective: String,
 }
@@ -117,13 +110,13 @@ pub enum StartError {
     /// Certificates cannot be used.
     #[error(transparent)]
     Tls(#[from] TlsError),
-    /// A pool's plugins do not fit together.
+    /// A pool's plugins do not fit together, or its admission makes no sense.
     #[error("pool {pool}: {source}")]
     Pool {
         /// The pool's name.
         pool: Arc<str>,
         /// The cause.
-        source: SpecError,
+        source: ConfigFault,
     },
     /// The recording cannot be written.
     #[error(transparent)]
@@ -135,6 +128,8 @@ struct RunningPool {
     name: Arc<str>,
     shell: Arc<PoolShell>,
     directory: Arc<Directory>,
+    /// True once its endpoints are known, be they none.
+    synced: watch::Receiver<bool>,
     tasks: Vec<JoinHandle<()>>,
 }
 
@@ -158,13 +153,13 @@ pub struct Gateway {
     /// The path that the fronts share.
     pub pipeline: Arc<Pipeline>,
     pools: Vec<RunningPool>,
-    reporter: HealthReporter,
-    ready: Arc<AtomicBool>,
+    readiness: Arc<Readiness>,
     stop_data: watch::Sender<bool>,
     stop_rest: watch::Sender<bool>,
     data: Vec<JoinHandle<()>>,
     rest: Vec<JoinHandle<()>>,
     drain_timeout: Duration,
+    drain_waiting: bool,
     effective: Arc<parking_lot::RwLock<String>>,
 }
 
@@ -194,19 +189,19 @@ impl Gateway {
             admin: None,
             pipeline: Arc::clone(&pipeline),
             pools,
-            reporter,
-            ready: Arc::new(AtomicBool::new(true)),
+            readiness: Arc::new(Readiness::new(reporter).await),
             stop_data,
             stop_rest,
             data: Vec::new(),
             rest: Vec::new(),
             drain_timeout: spec.drain_timeout,
+            drain_waiting: spec.drain_waiting,
             effective: Arc::new(parking_lot::RwLock::new(spec.effective.clone())),
         };
         if let Some(listen) = &spec.http {
             let (listener, tls) = bind(listen, &[b"h2", b"http/1.1"]).await?;
             gateway.http = listener.local_addr().ok();
-            gateway.watch_tls(tls.clone());
+            gateway.watch_tls(tls.clone(), Acceptor::reload);
             gateway.data.push(tokio::spawn(http::serve(
                 listener,
                 tls,
@@ -220,7 +215,7 @@ impl Gateway {
         if let Some(listen) = &spec.ext_proc {
             let (listener, tls) = bind(listen, &[b"h2"]).await?;
             gateway.ext_proc = listener.local_addr().ok();
-            gateway.watch_tls(tls.clone());
+            gateway.watch_tls(tls.clone(), Acceptor::reload);
             gateway.data.push(tokio::spawn(extproc::serve(
                 listener,
                 tls,
@@ -253,45 +248,53 @@ impl Gateway {
                 .rest
                 .push(tokio::spawn(admin::serve(listener, views, rest_signal)));
         }
-        gateway.report(true).await;
+        gateway.watch_tls(spec.upstream.tls.clone(), Connector::reload);
+        gateway.serve_when_synced().await;
         Ok(gateway)
     }
 
+    /// Ready at once if every pool knows its endpoints, else when the last one does.
+    async fn serve_when_synced(&mut self) {
+        let pools = self.pools.iter();
+        let mut unknown: Vec<_> = pools.map(|pool| pool.synced.clone()).collect();
+        unknown.retain(|synced| !*synced.borrow());
+        if unknown.is_empty() {
+            return self.readiness.reach(Stage::Serving).await;
+        }
+        let readiness = Arc::clone(&self.readiness);
+        self.rest.push(tokio::spawn(async move {
+            for synced in &mut unknown {
+                // An error means that the pool is gone, and with it the process.
+                let _ = synced.wait_for(|known| *known).await;
+            }
+            readiness.reach(Stage::Serving).await;
+        }));
+    }
+
     fn views(&self) -> Arc<admin::Views> {
-        let (ready, effective) = (Arc::clone(&self.ready), Arc::clone(&self.effective));
+        let (readiness, effective) = (Arc::clone(&self.readiness), Arc::clone(&self.effective));
         Arc::new(admin::Views {
             pipeline: Arc::clone(&self.pipeline),
             config: Box::new(move || effective.read().clone()),
-            ready: Box::new(move || ready.load(Ordering::Acquire)),
+            ready: Box::new(move || readiness.ready()),
         })
     }
 
-    fn watch_tls(&mut self, tls: Option<Acceptor>) {
+    /// Reads certificates again and again, if there are any.
+    fn watch_tls<T: Send + Sync + 'static>(
+        &mut self,
+        tls: Option<T>,
+        reload: fn(&T) -> Result<(), TlsError>,
+    ) {
         let Some(tls) = tls else { return };
         self.rest.push(tokio::spawn(async move {
             loop {
                 tokio::time::sleep(TLS_POLL).await;
-                if let Err(error) = tls.reload() {
+                if let Err(error) = reload(&tls) {
                     tracing::warn!(%error, "certificates on disk cannot be used; the old ones stay");
                 }
             }
         }));
-    }
-
-    /// Tells health checkers. `liveness` answers as long as the process does.
-    async fn report(&self, ready: bool) {
-        self.ready.store(ready, Ordering::Release);
-        let status = if ready {
-            ServingStatus::Serving
-        } else {
-            ServingStatus::NotServing
-        };
-        for name in ["", "readiness", extproc::SERVICE_NAME] {
-            self.reporter.set_service_status(name, status).await;
-        }
-        self.reporter
-            .set_service_status("liveness", ServingStatus::Serving)
-            .await;
     }
 
     /// What each pool holds.
@@ -370,7 +373,7 @@ impl Gateway {
     /// Ends in order: not ready at once; serve on until quiet or half the drain time is over; then close the
     /// listeners and let the open requests end. True if nothing was cut.
     pub async fn drain(mut self) -> bool {
-        self.report(false).await;
+        self.readiness.reach(Stage::Draining).await;
         let begun = tokio::time::Instant::now();
         let busy = |gateway: &Gateway| {
             gateway
@@ -387,13 +390,24 @@ impl Gateway {
         }
         // Receivers may be gone already; then there is nothing to stop.
         let _ = self.stop_data.send(true);
+        for pool in &self.pools {
+            pool.shell.close(self.drain_waiting);
+        }
         let deadline = begun + self.drain_timeout;
+        // Who still waits shortly before the end gets an answer rather than a cut connection.
+        let pools: Vec<_> = self.pools.iter().map(|p| Arc::clone(&p.shell)).collect();
+        let margin = LAST_WORDS.min(self.drain_timeout / 4);
+        let last_words = tokio::spawn(async move {
+            tokio::time::sleep_until(deadline - margin).await;
+            pools.iter().for_each(|shell| shell.close(false));
+        });
         for task in std::mem::take(&mut self.data) {
             let abort = task.abort_handle();
             if tokio::time::timeout_at(deadline, task).await.is_err() {
                 abort.abort();
             }
         }
+        last_words.abort();
         let clean = !busy(&self);
         let _ = self.stop_rest.send(true);
         for pool in &self.pools {
@@ -470,6 +484,7 @@ fn start_pool(
     );
     directory.set(&pool.endpoints);
     let mut tasks = vec![tokio::spawn(Arc::clone(&shell).run_timer())];
+    let (known, synced) = watch::channel(pool.endpoints_file.is_none());
     if let Some(path) = &pool.endpoints_file {
         let (directory, fixed) = (Arc::clone(&directory), pool.endpoints.clone());
         let (read, shown) = (Arc::clone(&spec.read_endpoints), path.display().to_string());
@@ -478,6 +493,7 @@ fn start_pool(
                 Ok(mut entries) => {
                     entries.extend(fixed.iter().cloned());
                     directory.set(&entries);
+                    known.send_replace(true);
                 }
                 Err(error) => tracing::error!(error, "endpoints file refused; the old set stays"),
             }
@@ -487,6 +503,7 @@ fn start_pool(
         name,
         shell,
         directory,
+        synced,
         tasks,
     })
 }

@@ -25,6 +25,8 @@ pub mod metrics;
 pub mod net;
 pub mod outcome;
 pub mod pipeline;
+mod readiness;
 pub mod shell;
 pub mod telemetry;
 pub mod tls;
+pub mod trust;

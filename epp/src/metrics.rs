@@ -60,6 +60,15 @@ pub struct ScrapeLabels {
     pub result: &'static str,
 }
 
+/// Labels of a control header that made no sense.
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+pub struct IgnoredLabels {
+    /// What it would have said: `ttl`, `slo_ttft`, `priority` or `objective`.
+    pub header: &'static str,
+    /// What is wrong with it.
+    pub why: &'static str,
+}
+
 /// Labels of something odd that was tolerated.
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 pub struct OddityLabels {
@@ -74,6 +83,8 @@ pub struct Metrics {
     pub requests: Family<RequestLabels, Counter>,
     /// Time from the first byte to the decision.
     pub decision: Histogram,
+    /// Time in the queue of requests that got their turn.
+    pub queue: Histogram,
     /// Time from the first byte to the end.
     pub duration: Histogram,
     /// Time from the first byte to the first token.
@@ -82,6 +93,8 @@ pub struct Metrics {
     pub tokens: Family<TokenLabels, Counter>,
     /// Scrapes by result.
     pub scrapes: Family<ScrapeLabels, Counter>,
+    /// Control headers of a trusted proxy that made no sense.
+    pub ignored_headers: Family<IgnoredLabels, Counter>,
     /// Protocol oddities that were tolerated.
     pub oddities: Family<OddityLabels, Counter>,
     /// Requests that another endpoint than the chosen one served.
@@ -114,10 +127,12 @@ impl Metrics {
             registry: Registry::with_prefix("wicketgate"),
             requests: Family::default(),
             decision: seconds(),
+            queue: seconds(),
             duration: seconds(),
             ttft: seconds(),
             tokens: Family::default(),
             scrapes: Family::default(),
+            ignored_headers: Family::default(),
             oddities: Family::default(),
             served_elsewhere: Counter::default(),
             retries: Counter::default(),
@@ -144,6 +159,12 @@ impl Metrics {
             self.decision.clone(),
         );
         to.register_with_unit(
+            "queue_duration",
+            "Time in the queue of requests that got their turn",
+            seconds.clone(),
+            self.queue.clone(),
+        );
+        to.register_with_unit(
             "request_duration",
             "First byte to end",
             seconds.clone(),
@@ -161,6 +182,11 @@ impl Metrics {
             self.tokens.clone(),
         );
         to.register("scrapes", "Scrapes by result", self.scrapes.clone());
+        to.register(
+            "ignored_headers",
+            "Control headers of a trusted proxy that made no sense",
+            self.ignored_headers.clone(),
+        );
         to.register(
             "oddities",
             "Protocol oddities tolerated",
@@ -208,6 +234,12 @@ impl Metrics {
         self.requests.get_or_create(&labels).inc();
     }
 
+    /// Notes how long a request waited for its turn, in nanoseconds.
+    pub fn waited(&self, nanos: u64) {
+        self.queue
+            .observe(std::time::Duration::from_nanos(nanos).as_secs_f64());
+    }
+
     /// Adds the tokens that an engine reported.
     pub fn usage(&self, usage: &wicketgate_pool::Usage) {
         let kinds = [
@@ -244,6 +276,7 @@ fn ended_label(how: Ended) -> &'static str {
         Ended::UpstreamFailed => "upstream_failed",
         Ended::TimedOut => "timed_out",
         Ended::Unobserved => "unobserved",
+        Ended::Evicted => "evicted",
         Ended::Dropped => "dropped",
     }
 }

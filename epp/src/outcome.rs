@@ -2,7 +2,7 @@
 //! OpenAI error, drop reason and metric label.
 
 use bytes::Bytes;
-use wicketgate_pool::Refusal;
+use wicketgate_pool::{admission, scheduler::Nanos};
 use wicketgate_wire::ScanError;
 
 /// Header that names the reason of a refusal, as llm-d spells it.
@@ -12,7 +12,12 @@ pub const DROP_REASON_HEADER: &str = "x-llm-d-request-dropped-reason";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The pool said no.
-    Refused(Refusal),
+    Refused {
+        /// Why.
+        why: admission::Outcome,
+        /// How long a newcomer would wait now, if that is known.
+        wait: Option<Nanos>,
+    },
     /// The body is not what its path promises.
     InvalidBody(ScanError),
     /// The body is longer than the limit, in bytes.
@@ -86,7 +91,7 @@ const fn dropped(mut row: Row, reason: &'static str, retry_after: u32) -> Row {
 impl Outcome {
     fn row(&self) -> Row {
         match self {
-            Outcome::Refused(refusal) => refused(*refusal),
+            Outcome::Refused { why, wait } => refused(*why, *wait),
             Outcome::InvalidBody(_) => row(400, INVALID, "invalid_body"),
             Outcome::BodyTooLarge { .. } => row(413, INVALID, "request_too_large"),
             Outcome::BodyIncomplete => row(400, INVALID, "incomplete_body"),
@@ -115,7 +120,7 @@ impl Outcome {
 
     fn message(&self) -> String {
         match self {
-            Outcome::Refused(refusal) => refusal_message(*refusal).to_owned(),
+            Outcome::Refused { why, .. } => why.message().to_owned(),
             Outcome::InvalidBody(error) => format!("The request body is not valid: {error}."),
             Outcome::BodyTooLarge { limit } => {
                 format!("The request body is larger than the limit of {limit} bytes.")
@@ -158,37 +163,17 @@ impl Outcome {
 
 /// Status and words of a pool's refusal. llm-d answers some of these with 500 or 429 without a reason;
 /// docs/compatibility.md lists the differences.
-fn refused(refusal: Refusal) -> Row {
-    const NONE: &str = "rejected-no-endpoints";
-    match refusal {
-        Refusal::NoEndpoints => dropped(row(503, SERVER, "no_endpoints"), NONE, 5),
-        Refusal::SubsetEmpty => dropped(row(503, SERVER, "subset_empty"), NONE, 5),
-        Refusal::AllEjected => dropped(row(503, SERVER, "all_ejected"), NONE, 5),
-        Refusal::AllFiltered => dropped(
-            row(429, "rate_limit_error", "saturated"),
-            "rejected-saturated",
-            1,
-        ),
-        Refusal::DeadlinePassed => {
-            let row = row(429, "rate_limit_error", "deadline_passed");
-            dropped(row, "rejected-ttl-expired", 1)
-        }
-        Refusal::ShuttingDown => dropped(
-            row(503, SERVER, "shutting_down"),
-            "rejected-shutting-down",
-            1,
-        ),
-    }
-}
-
-fn refusal_message(refusal: Refusal) -> &'static str {
-    match refusal {
-        Refusal::NoEndpoints => "The pool has no ready model server.",
-        Refusal::SubsetEmpty => "None of the model servers that the proxy allows is in the pool.",
-        Refusal::AllEjected => "Every model server of the pool is ejected after failures.",
-        Refusal::AllFiltered => "Every model server of the pool is saturated or filtered out.",
-        Refusal::DeadlinePassed => "The deadline passed before a model server was free.",
-        Refusal::ShuttingDown => "The gateway is shutting down.",
+fn refused(why: admission::Outcome, wait: Option<Nanos>) -> Row {
+    let Some(status) = why.status() else {
+        // Its caller is gone, or it was dispatched: nobody reads this.
+        return row(499, INVALID, why.code());
+    };
+    Row {
+        status,
+        kind: why.error_type(),
+        code: why.code(),
+        drop_reason: why.drop_reason(),
+        retry_after: why.retry_after(wait),
     }
 }
 
@@ -196,8 +181,15 @@ fn refusal_message(refusal: Refusal) -> &'static str {
 mod tests {
     use super::*;
 
+    /// The pool's refusals that a caller reads, less `Internal`, which is ours too.
+    fn refusals() -> impl Iterator<Item = Outcome> {
+        let all = admission::Outcome::ALL.into_iter();
+        let read = all.filter(|why| why.status().is_some() && *why != admission::Outcome::Internal);
+        read.map(|why| Outcome::Refused { why, wait: None })
+    }
+
     fn every() -> Vec<Outcome> {
-        let mut all: Vec<Outcome> = Refusal::ALL.into_iter().map(Outcome::Refused).collect();
+        let mut all: Vec<Outcome> = refusals().collect();
         all.extend([
             Outcome::BodyTooLarge { limit: 7 },
             Outcome::BodyIncomplete,
@@ -230,12 +222,19 @@ mod tests {
 
     #[test]
     fn refusals_say_why_and_when_to_come_back() {
-        for refusal in Refusal::ALL {
-            let reply = Outcome::Refused(refusal).reply();
-            assert!(matches!(reply.status, 429 | 503), "{refusal:?}");
-            assert!(reply.drop_reason.is_some() && reply.retry_after.is_some());
+        for outcome in refusals() {
+            let reply = outcome.reply();
+            if reply.status != 412 {
+                assert!(matches!(reply.status, 429 | 503), "{outcome:?}");
+                assert!(reply.drop_reason.is_some() && reply.retry_after.is_some());
+            }
         }
-        assert_eq!(Outcome::Refused(Refusal::SubsetEmpty).reply().status, 503);
+        let busy = |wait| Outcome::Refused {
+            why: admission::Outcome::RejectedSaturated,
+            wait,
+        };
+        assert_eq!(busy(None).reply().retry_after, Some(1));
+        assert_eq!(busy(Some(7_200_000_000)).reply().retry_after, Some(8));
     }
 
     #[test]

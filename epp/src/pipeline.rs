@@ -13,15 +13,17 @@ use bytes::{BufMut, Bytes, BytesMut};
 use parking_lot::RwLock;
 use wicketgate_pool::{
     Request, RequestId,
+    admission::MAX_COST,
     scheduler::{Decision, Incarnation, Nanos, encode_token},
 };
 
 use crate::{
     clock::Clock,
     exchange::{Ask, Placement},
-    metrics::Metrics,
+    metrics::{IgnoredLabels, Metrics},
     outcome::Outcome,
     shell::{Arrival, PoolShell},
+    trust::TrustedHeaders,
 };
 
 /// Settings that a reload may change. A request keeps the ones it started with.
@@ -35,6 +37,10 @@ pub struct Settings {
     pub plugin_headers: Vec<String>,
     /// Lower-case name of the header that carries a session token, if a plugin binds sessions.
     pub session_header: Option<Arc<str>>,
+    /// Headers that are believed, if the configuration trusts the proxy in front.
+    pub trusted: Option<Arc<TrustedHeaders>>,
+    /// Shares of fairness IDs against others; 1 for those that are not here.
+    pub weights: Arc<HashMap<Box<str>, f64>>,
     /// Log a line for each request.
     pub access_log: bool,
 }
@@ -114,19 +120,29 @@ impl Pipeline {
         let Some((name, shell)) = found else {
             return Err(Outcome::UnknownModel(ask.model.to_string()));
         };
-        let wait = crate::clock::nanos(settings.decision_timeout);
+        for (header, why) in &ask.context.ignored {
+            let why = why.label();
+            let labels = IgnoredLabels { header, why };
+            self.metrics.ignored_headers.get_or_create(&labels).inc();
+        }
+        let context = ask.context;
         let request = Request {
             id: RequestId(self.next_id.fetch_add(1, Ordering::Relaxed)),
             arrived,
-            deadline: Some(self.clock.now().saturating_add(wait)),
+            // The front's own deadline is the front's own business: it cancels and says so.
+            deadline: None,
             model: ask.model,
-            prompt_tokens: ask.prompt_tokens,
-            output_tokens: ask.output_tokens,
+            prompt_tokens: ask.prompt_tokens.min(MAX_COST),
+            output_tokens: ask.output_tokens.min(MAX_COST),
             bytes: ask.bytes,
             session: ask.session,
             session_hash: ask.session_hash,
             subset: ask.subset,
-            priority: 0,
+            priority: context.priority.unwrap_or(0),
+            weight: settings.weights.get(context.fairness.as_str()).copied(),
+            fairness: context.fairness,
+            ttl: context.ttl,
+            slo_ttft: context.slo_ttft,
             headers: ask.plugin_headers,
         };
         Ok(Asked {

@@ -15,17 +15,22 @@ use tokio::{
 };
 use wicketgate_pool::{
     Input,
-    scheduler::{Incarnation, Sample},
+    scheduler::{Adapters, Incarnation, Sample},
 };
-use wicketgate_wire::{EngineKind, MetricsSample, scan_into};
+use wicketgate_wire::{EngineKind, LoraSample, MetricsSample, scan_into};
 
 use crate::{
+    headers::readable_encoding,
     metrics::{Metrics, ScrapeLabels},
     shell::PoolShell,
+    tls::Connector,
 };
 
+/// Good scrapes in a row without a signal after which its absence is said: one may be a hiccup.
+const MISSING_AFTER: u32 = 3;
+
 /// How to scrape.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone)]
 pub struct ScrapePolicy {
     /// Time from one scrape's start to the next one's.
     pub interval: Duration,
@@ -37,6 +42,8 @@ pub struct ScrapePolicy {
     pub max_page: usize,
     /// Path of the page.
     pub path: String,
+    /// Pages are had through TLS, like everything else of the endpoints.
+    pub tls: Option<Connector>,
 }
 
 /// Where and what to scrape.
@@ -70,6 +77,8 @@ enum ScrapeError {
     Status,
     TooLong,
     Broken,
+    /// The page is compressed, though nobody asked for that.
+    Encoded,
     /// The page has none of the names that this engine uses.
     Unrecognised,
 }
@@ -82,6 +91,7 @@ impl ScrapeError {
             ScrapeError::Status => "status",
             ScrapeError::TooLong => "too_long",
             ScrapeError::Broken => "broken",
+            ScrapeError::Encoded => "encoded",
             ScrapeError::Unrecognised => "unrecognised",
         }
     }
@@ -106,6 +116,7 @@ async fn run(
 ) {
     let mut page = Page::new(&target, &policy);
     let mut last: Option<Result<(), ScrapeError>> = None;
+    let mut content = Content::default();
     // The first scrape comes at once: an endpoint without one is not chosen while others have theirs.
     let mut due = Instant::now();
     loop {
@@ -121,8 +132,9 @@ async fn run(
             .scrapes
             .get_or_create(&ScrapeLabels { result: label })
             .inc();
-        if scraped.is_err() {
-            page.connection = None;
+        match &scraped {
+            Ok(sample) => content.saw(&target.address, sample),
+            Err(_) => page.connection = None,
         }
         shell.post(Input::Telemetry {
             of: target.id,
@@ -139,6 +151,41 @@ fn log_change(address: &str, result: Result<(), ScrapeError>, first: bool) {
         Ok(()) if first => tracing::debug!(address, "scraped"),
         Ok(()) => tracing::info!(address, "scrapes work again"),
         Err(error) => tracing::warn!(address, reason = error.label(), "scrape failed"),
+    }
+}
+
+/// What an endpoint's good pages hold, so that a change is said once.
+#[derive(Debug, Default)]
+struct Content {
+    /// Pages in a row without waiting, running, KV usage.
+    missing: [u32; 3],
+    /// The last page told of adapters.
+    adapters: bool,
+}
+
+impl Content {
+    fn saw(&mut self, address: &str, sample: &Sample) {
+        let signals = [
+            ("waiting", sample.waiting),
+            ("running", sample.running),
+            ("kv_usage", sample.kv_usage),
+        ];
+        for (missing, (signal, value)) in self.missing.iter_mut().zip(signals) {
+            if value.is_some() {
+                if std::mem::take(missing) >= MISSING_AFTER {
+                    tracing::info!(address, signal, "scrapes bring a signal again");
+                }
+                continue;
+            }
+            *missing = missing.saturating_add(1);
+            if *missing == MISSING_AFTER {
+                tracing::warn!(address, signal, "scrapes do not bring a signal");
+            }
+        }
+        let adapters = sample.adapters.is_some();
+        if adapters != std::mem::replace(&mut self.adapters, adapters) {
+            tracing::info!(address, adapters, "scrapes tell of adapters, or no longer");
+        }
     }
 }
 
@@ -198,9 +245,14 @@ impl<'a> Page<'a> {
         let answer = connection.sender.send_request(request).await;
         let response = answer.map_err(|_| ScrapeError::Broken)?;
         let status = response.status();
+        let encoding = response.headers().get(http::header::CONTENT_ENCODING);
+        let readable = encoding.is_none_or(|value| readable_encoding(value.as_bytes()));
         self.read(response.into_body()).await?;
         if !status.is_success() {
             return Err(ScrapeError::Status);
+        }
+        if !readable {
+            return Err(ScrapeError::Encoded);
         }
         self.connection = Some(connection);
         scan_into(self.target.engine, &self.text, &mut self.scanned);
@@ -230,14 +282,27 @@ impl<'a> Page<'a> {
         let stream = TcpStream::connect(self.target.address.as_ref()).await;
         let stream = stream.map_err(|_| ScrapeError::Connect)?;
         stream.set_nodelay(true).map_err(|_| ScrapeError::Connect)?;
-        let built = http1::handshake(TokioIo::new(stream)).await;
-        let (sender, connection) = built.map_err(|_| ScrapeError::Connect)?;
-        let driver = tokio::spawn(async move {
-            // The next scrape finds the connection closed and says so.
-            let _ = connection.await;
-        });
-        Ok(Connection { sender, driver })
+        match &self.policy.tls {
+            None => open(TokioIo::new(stream)).await,
+            Some(tls) => {
+                let shaken = tls.connect(&self.target.address, stream).await;
+                open(TokioIo::new(shaken.map_err(|_| ScrapeError::Connect)?)).await
+            }
+        }
     }
+}
+
+async fn open<T>(io: T) -> Result<Connection, ScrapeError>
+where
+    T: hyper::rt::Read + hyper::rt::Write + Unpin + Send + 'static,
+{
+    let built = http1::handshake(io).await;
+    let (sender, connection) = built.map_err(|_| ScrapeError::Connect)?;
+    let driver = tokio::spawn(async move {
+        // The next scrape finds the connection closed and says so.
+        let _ = connection.await;
+    });
+    Ok(Connection { sender, driver })
 }
 
 /// One endpoint's values from its ranks': counts add up, ratios count the fullest rank.
@@ -258,6 +323,18 @@ fn sample(scanned: &MetricsSample) -> Sample {
             .iter()
             .filter_map(|rank| rank.num_blocks)
             .reduce(|a, b| a + b),
+        adapters: scanned.lora.as_ref().map(adapters),
         ..Sample::default()
+    }
+}
+
+fn adapters(lora: &LoraSample) -> Adapters {
+    let names = |set: &std::collections::BTreeSet<String>| {
+        set.iter().map(|name| Arc::from(name.as_str())).collect()
+    };
+    Adapters {
+        running: names(&lora.running),
+        waiting: names(&lora.waiting),
+        max: lora.max,
     }
 }

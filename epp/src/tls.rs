@@ -8,11 +8,11 @@ use std::{
 use parking_lot::RwLock;
 use rustls::{
     ClientConfig, RootCertStore, ServerConfig,
-    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
+    pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject},
     server::WebPkiClientVerifier,
 };
 use tokio::net::TcpStream;
-use tokio_rustls::{TlsAcceptor, server::TlsStream};
+use tokio_rustls::{TlsAcceptor, TlsConnector, client, server::TlsStream};
 
 /// Why certificates could not be used.
 #[derive(Debug, thiserror::Error)]
@@ -120,16 +120,56 @@ fn server_config(
     Ok(config)
 }
 
-/// A client configuration that trusts the CAs in `ca`.
-///
-/// # Errors
-/// When the file cannot be used.
-pub fn client_config(ca: &Path) -> Result<Arc<ClientConfig>, TlsError> {
+/// Talks TLS to endpoints whose certificates are of the CAs that lie on disk now.
+#[derive(Clone)]
+pub struct Connector {
+    ca: Arc<PathBuf>,
+    current: Arc<RwLock<Arc<ClientConfig>>>,
+}
+
+impl Connector {
+    /// Reads the file.
+    ///
+    /// # Errors
+    /// When it cannot be used.
+    pub fn new(ca: PathBuf) -> Result<Connector, TlsError> {
+        let config = client_config(&ca)?;
+        Ok(Connector {
+            ca: Arc::new(ca),
+            current: Arc::new(RwLock::new(Arc::new(config))),
+        })
+    }
+
+    /// Reads the file again. New connections use it; on error the old CAs stay.
+    ///
+    /// # Errors
+    /// When the file cannot be used.
+    pub fn reload(&self) -> Result<(), TlsError> {
+        let config = client_config(&self.ca)?;
+        *self.current.write() = Arc::new(config);
+        Ok(())
+    }
+
+    /// Shakes hands with the endpoint at `host:port`.
+    pub(crate) async fn connect(
+        &self,
+        address: &str,
+        stream: TcpStream,
+    ) -> std::io::Result<client::TlsStream<TcpStream>> {
+        let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+        let host = host.trim_start_matches('[').trim_end_matches(']');
+        let name = ServerName::try_from(host.to_owned()).map_err(std::io::Error::other)?;
+        let config = Arc::clone(&self.current.read());
+        TlsConnector::from(config).connect(name, stream).await
+    }
+}
+
+fn client_config(ca: &Path) -> Result<ClientConfig, TlsError> {
     let mut config = ClientConfig::builder()
         .with_root_certificates(roots(ca)?)
         .with_no_client_auth();
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
-    Ok(Arc::new(config))
+    Ok(config)
 }
 
 /// A client configuration for a peer: it presents the certificate in `files`, and trusts their CA.

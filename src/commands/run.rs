@@ -140,10 +140,10 @@ fn run(
         };
         tracing::info!(
             http = ?gateway.http, ext_proc = ?gateway.ext_proc, health = ?gateway.health,
-            metrics = ?gateway.admin, "ready"
+            metrics = ?gateway.admin, "listening"
         );
-        let watcher =
-            watched.map(|watched| watch_config(watched, Arc::clone(&gateway), fronts, overrides));
+        let watcher = watched
+            .map(|watched| watch_config(watched, config, Arc::clone(&gateway), fronts, overrides));
         stop_signal().await;
         tracing::info!("draining");
         if let Some(watcher) = watcher {
@@ -164,9 +164,11 @@ fn run(
     code
 }
 
-/// Takes over the configuration whenever the file changes; a faulty one changes nothing.
+/// Takes over the configuration whenever the file changes; a faulty one changes nothing, and what is read at the start
+/// only is said.
 fn watch_config(
     watched: Watched,
+    started: Config,
     gateway: Arc<Gateway>,
     fronts: Fronts,
     overrides: Overrides,
@@ -174,14 +176,18 @@ fn watch_config(
     let file = watched.path.display().to_string();
     watch_file(watched.path, Some(watched.text), move |text| {
         let parsed = Config::parse(text, &file).map_err(|errors| errors.to_string());
-        let spec = parsed.and_then(|(mut config, _)| {
+        let taken = parsed.and_then(|(mut config, _)| {
             overrides.apply(&mut config);
-            gateway_spec(&config, fronts, None).map_err(|error| error.to_string())
+            let spec = gateway_spec(&config, fronts, None).map_err(|error| error.to_string())?;
+            Ok((spec, config.needs_restart(&started)))
         });
-        match spec {
-            Ok(spec) => {
+        match taken {
+            Ok((spec, at_start)) => {
                 for left in gateway.reconfigure(&spec) {
                     tracing::warn!("{left}");
+                }
+                for key in at_start {
+                    tracing::warn!("{key} has changed: restart to take it over");
                 }
                 gateway.reload_failed(false);
                 tracing::info!("configuration taken over");

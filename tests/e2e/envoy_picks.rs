@@ -9,7 +9,7 @@ use wicketgate_testkit::{
     envoy_binary, eventually, free_address,
 };
 
-use crate::wicketgate;
+use crate::{NO_HOLD, wicketgate};
 
 const ONE: &str = "plugins:\n- type: active-request-scorer\n- type: max-score-picker\n";
 
@@ -251,7 +251,7 @@ async fn endpoints_come_and_go_by_file() {
     };
     let file = files.write("endpoints.yaml", &list(&endpoints[..1]));
     let pool = format!("  endpointsFile: {}\n", file.display());
-    let picker = Front::start_with(wicketgate(), Command::Epp, &pool, "", "", &[]).await;
+    let picker = Front::start_with(wicketgate(), Command::Epp, &pool, "", NO_HOLD, &[]).await;
     picker.wait_scraped(1).await;
     let gateway = Gateway::start(&envoy, OVERRIDE_HOST, &picker, &endpoints, |config| config).await;
     assert_eq!(chat_call(gateway.address, &[]).await.status, 200);
@@ -319,13 +319,13 @@ async fn all_filtered_is_429() {
     .await;
     let gateway = Gateway::start(&envoy, OVERRIDE_HOST, &picker, &endpoints, |config| config).await;
     let answer = chat_call(gateway.address, &[]).await;
-    answer.assert_error(429, "saturated");
+    answer.assert_error(429, "all_filtered");
     assert_eq!(answer.header("retry-after"), "1");
     assert_eq!(
         answer.header("x-llm-d-request-dropped-reason"),
         "rejected-saturated"
     );
-    assert_eq!(gateway.log(1).await[0]["details"], "wicketgate_saturated");
+    assert_eq!(gateway.log(1).await[0]["details"], "wicketgate_all_filtered");
 }
 
 /// Envoy keeps few connections to the picker and opens a stream on them for each request: they must last.

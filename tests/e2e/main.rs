@@ -18,6 +18,7 @@ mod extproc_faults;
 mod extproc_phases;
 mod extproc_rules;
 mod extproc_stream;
+mod field_cases;
 mod openai;
 mod replay;
 mod serve_bodies;
@@ -32,3 +33,6 @@ use std::path::Path;
 fn wicketgate() -> &'static Path {
     Path::new(env!("CARGO_BIN_EXE_wicketgate"))
 }
+
+/// A pool without endpoints answers at once.
+const NO_HOLD: &str = "admission: {noEndpoints: {hold: false}}\n";

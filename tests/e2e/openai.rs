@@ -8,7 +8,7 @@ use wicketgate_testkit::{
     envoy_binary, root,
 };
 
-use crate::wicketgate;
+use crate::{NO_HOLD, wicketgate};
 
 /// Runs the script against a gateway, and against one without endpoints.
 async fn run_script(gateway: SocketAddr, empty: SocketAddr) {
@@ -50,7 +50,8 @@ async fn through_serve() {
     let limit = "  maxBodyBytes: 64Ki\n";
     let pool = endpoint_lines(&addresses(&engines));
     let front = Front::start_with(wicketgate(), Command::Serve, &pool, limit, "", &[]).await;
-    let empty = Front::start(wicketgate(), Command::Serve, &[]).await;
+    let none = endpoint_lines(&[]);
+    let empty = Front::start_with(wicketgate(), Command::Serve, &none, "", NO_HOLD, &[]).await;
     run_script(front.data, empty.data).await;
     front.assert_guards_at_zero().await;
 }
@@ -73,7 +74,8 @@ async fn through_envoy_and_epp() {
     )
     .await;
     let gateway = Gateway::start(&envoy, OVERRIDE_HOST, &picker, &endpoints, |config| config).await;
-    let nobody = Front::start(wicketgate(), Command::Epp, &[]).await;
+    let none = endpoint_lines(&[]);
+    let nobody = Front::start_with(wicketgate(), Command::Epp, &none, "", NO_HOLD, &[]).await;
     let empty = Gateway::start(&envoy, OVERRIDE_HOST, &nobody, &endpoints, |config| config).await;
     run_script(gateway.address, empty.address).await;
     picker.assert_guards_at_zero().await;

@@ -9,7 +9,7 @@ use wicketgate_testkit::{
     eventually, free_address,
 };
 
-use crate::wicketgate;
+use crate::{NO_HOLD, wicketgate};
 
 const UPSTREAM: &str = "upstream: {connectTimeout: 500ms, firstByteTimeout: 1s, totalTimeout: 4s, retryBackoff: [50ms]}\n";
 /// Tries the first endpoint first, whatever its load, so that its failure is met.
@@ -98,7 +98,7 @@ async fn nobody_to_reach_is_503_and_nobody_at_all_too() {
         Command::Serve,
         &endpoint_lines(&[]),
         "",
-        UPSTREAM,
+        NO_HOLD,
         &[],
     )
     .await;

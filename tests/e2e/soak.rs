@@ -117,7 +117,9 @@ async fn soak_ends_with_nothing_held() {
         "{before} to {after} bytes"
     );
     let explained = |line: &str| {
-        line.contains("scrape") || line.contains("endpoints") || line.contains("ready")
+        ["scrape", "endpoints", "listening", "ready"]
+            .iter()
+            .any(|word| line.contains(word))
     };
     let odd: Vec<String> = front
         .process

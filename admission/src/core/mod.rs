@@ -155,6 +155,11 @@ impl Admission {
         &self.priorities
     }
 
+    /// True once [`Admission::close`] was called.
+    pub fn is_closing(&self) -> bool {
+        self.closing
+    }
+
     /// The highest band in which something waits that the gate refused: what eviction may make room for.
     pub fn blocked_priority(&self) -> Option<i32> {
         let blocked = |&&band: &&u32| {

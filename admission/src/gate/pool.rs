@@ -17,6 +17,7 @@ pub struct PoolGate<'a> {
     eligible: &'a dyn Fn(ClassId, usize) -> bool,
     limits: &'a mut UsageLimitState,
     saturation: Option<Saturation>,
+    last_ceiling: f64,
 }
 
 impl<'a> PoolGate<'a> {
@@ -40,6 +41,7 @@ impl<'a> PoolGate<'a> {
             eligible,
             limits,
             saturation: None,
+            last_ceiling: 0.0,
         }
     }
 
@@ -51,7 +53,8 @@ impl<'a> PoolGate<'a> {
             .get_or_insert_with(|| saturation(config, now, views))
     }
 
-    fn ceiling(&mut self, priority: i32) -> f64 {
+    /// How full a band of this priority may make the pool now.
+    pub fn ceiling(&mut self, priority: i32) -> f64 {
         let rank = self
             .priorities
             .iter()
@@ -63,6 +66,31 @@ impl<'a> PoolGate<'a> {
         };
         self.limits
             .ceiling(&self.config.usage_limit, saturation, rank, self.priorities)
+    }
+
+    /// After [`Answer::Start`]: which endpoints of the request's class can start it, `open[at]` in the order of the
+    /// views. A detector over the whole pool knows no difference between them.
+    pub fn open(&self, ask: &Ask, open: &mut Vec<bool>) {
+        let pool_wide = self.config.detector.scope() == Scope::Pool;
+        // Not asked again: for some policies each answer counts.
+        let ceiling = self.last_ceiling;
+        let mut which = |ignored: bool| {
+            open.clear();
+            open.extend(self.views.iter().enumerate().map(|(at, view)| {
+                let fits = (self.eligible)(ask.class, at);
+                fits && (pool_wide
+                    || match fullness(self.config, self.now, view, ask.cost.uncached_input) {
+                        Fullness::Is(full) => full < ceiling,
+                        Fullness::Ignored => ignored,
+                        Fullness::New => false,
+                    })
+            }));
+            open.contains(&true)
+        };
+        // Those that are left out count when there is nobody else.
+        if !which(false) {
+            which(true);
+        }
     }
 
     /// True if an endpoint that serves the class and this stage is below the ceiling. `None` if no endpoint has the
@@ -88,6 +116,7 @@ impl<'a> PoolGate<'a> {
 impl Gate for PoolGate<'_> {
     fn can_start(&mut self, ask: &Ask) -> Answer {
         let ceiling = self.ceiling(ask.ceiling_of);
+        self.last_ceiling = ceiling;
         if self.config.detector.scope() == Scope::Pool {
             let Some(full) = self.saturation().effective() else {
                 return Answer::Closed;

@@ -192,6 +192,7 @@ impl Fleet {
             endpoints: &self.endpoints,
             prefix: &prefix,
             policy: &self.policy,
+            full: &[],
         };
         let decision = self.scheduler.choose(&request, &snapshot, &mut self.state);
         let decision = decision.map_err(io::Error::other)?;

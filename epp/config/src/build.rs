@@ -15,6 +15,7 @@ use crate::{
     decode::{Decoded, map},
     endpoints::{self, Endpoint, Engine},
     error::{Errors, Warning},
+    flow::{self, Flow, TrustedProxy},
     llmd,
     pools::{self, Pool},
     raw,
@@ -84,6 +85,14 @@ pub struct Config {
     pub engine: Engine,
     /// Profiles, plugins and weights.
     pub scheduler: SchedulerSpec,
+    /// Whether and how requests wait.
+    pub flow: Flow,
+    /// Shares of fairness IDs.
+    pub weights: Vec<(String, f64)>,
+    /// At shutdown, those that wait still get their turn.
+    pub drain_waiting: bool,
+    /// Headers that are believed, if a proxy is trusted.
+    pub trusted_proxy: Option<TrustedProxy>,
     /// Start of the pools' randomness; random when absent.
     pub seed: Option<u64>,
     /// Decision records kept per pool.
@@ -269,6 +278,7 @@ fn build(
 ) -> Result<(Config, Vec<Warning>), Errors> {
     let of_llmd = api(&raw, &mut out);
     let scheduler = llmd::scheduler(&mut raw, of_llmd, &mut out);
+    let built = flow::build(&raw, of_llmd, &mut out);
     pools::upstream(&mut raw, &mut out);
     check::all(&raw, &mut out);
     let pools = pools::build(&raw, &mut out);
@@ -280,13 +290,13 @@ fn build(
     if !out.is_good() {
         return Err(Errors::new(file, out.into_faults()));
     }
-    normalise(&mut raw, &scheduler, of_llmd);
+    normalise(&mut raw, &scheduler, &built, of_llmd);
     out.warnings.sort_by_key(|warning| warning.line);
-    Ok((config(raw, scheduler, pools), out.warnings))
+    Ok((config(raw, scheduler, built, pools), out.warnings))
 }
 
 /// Writes out what the file left to defaults, so that the effective file shows it.
-fn normalise(raw: &mut raw::Raw, scheduler: &SchedulerSpec, of_llmd: bool) {
+fn normalise(raw: &mut raw::Raw, scheduler: &SchedulerSpec, built: &flow::Built, of_llmd: bool) {
     let plugins = scheduler.plugins.iter().map(|instance| {
         let spec = serde_json::to_value(&instance.plugin).unwrap_or_default();
         raw::Plugin {
@@ -312,11 +322,12 @@ fn normalise(raw: &mut raw::Raw, scheduler: &SchedulerSpec, of_llmd: bool) {
     raw.request_handler = None;
     raw.parser = None;
     raw.flow_control = None;
+    raw.admission = Some(built.effective.clone());
     if raw.api_version.is_some() {
         let version = if of_llmd { LLMD_VERSION } else { OUR_VERSION };
         raw.api_version = Some(version.to_owned());
     }
-    raw.plugins = Some(plugins.collect());
+    raw.plugins = Some(plugins.chain(built.plugins.iter().cloned()).collect());
     raw.scheduling_profiles = Some(profiles.collect());
 }
 
@@ -328,7 +339,7 @@ fn tls_files(tls: Option<&raw::Tls>) -> Option<TlsFiles> {
     })
 }
 
-fn config(raw: raw::Raw, scheduler: SchedulerSpec, pools: Vec<Pool>) -> Config {
+fn config(raw: raw::Raw, scheduler: SchedulerSpec, built: flow::Built, pools: Vec<Pool>) -> Config {
     let (server, upstream, telemetry) = (&raw.server, &raw.upstream, &raw.telemetry);
     let bytes = |size: crate::units::Size| usize::try_from(size.0).unwrap_or(usize::MAX);
     Config {
@@ -364,6 +375,10 @@ fn config(raw: raw::Raw, scheduler: SchedulerSpec, pools: Vec<Pool>) -> Config {
         scrape_path: telemetry.path.clone(),
         engine: Engine::parse(&telemetry.engine),
         scheduler,
+        flow: built.flow,
+        weights: built.weights,
+        drain_waiting: built.drain_waiting,
+        trusted_proxy: raw.trusted_proxy.as_ref().map(flow::trusted_proxy),
         seed: raw.scheduler.seed,
         record_decisions: raw.scheduler.record_decisions,
         log_level: raw.observability.log_level.clone(),

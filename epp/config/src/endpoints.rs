@@ -45,6 +45,8 @@ pub struct Endpoint {
     pub name: String,
     /// Share of the traffic; 0 is a stand-by.
     pub weight: u32,
+    /// It gets no new requests; what runs there goes on.
+    pub draining: bool,
     /// Labels that filters look at.
     pub labels: BTreeMap<String, String>,
     /// Whose metric names it uses; the pool's default when absent.
@@ -123,6 +125,7 @@ pub(crate) fn build(
             address,
             name,
             weight: raw.weight,
+            draining: raw.draining,
             labels: raw.labels.clone(),
             engine: raw.engine.as_deref().map(Engine::parse),
             tls,
@@ -239,7 +242,7 @@ mod tests {
 
     #[test]
     fn files() {
-        let list = parse_endpoints("endpoints:\n- address: 10.0.0.1:8000\n  weight: 0\n  labels: {llm-d.ai/role: decode}\n- {address: '10.0.0.2:8000', name: b, engine: sglang}\n", "f").unwrap();
+        let list = parse_endpoints("endpoints:\n- address: 10.0.0.1:8000\n  weight: 0\n  labels: {llm-d.ai/role: decode}\n- {address: '10.0.0.2:8000', name: b, engine: sglang, draining: true}\n", "f").unwrap();
         assert_eq!(list.len(), 2);
         assert_eq!(
             (list[0].weight, list[0].name.as_str()),
@@ -250,6 +253,7 @@ mod tests {
             (list[1].name.as_str(), list[1].engine),
             ("b", Some(Engine::Sglang))
         );
+        assert_eq!((list[0].draining, list[1].draining), (false, true));
         assert_eq!(parse_endpoints("", "f").unwrap(), []);
         assert_eq!(parse_endpoints("{\"endpoints\": []}", "f").unwrap(), []);
         let twice =

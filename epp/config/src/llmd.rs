@@ -11,33 +11,27 @@ use wicketgate_scheduler::{
 
 use crate::{
     decode::{Decoded, not_yet},
+    flow,
     raw::{Plugin, Raw},
     scalar::{header, shown},
 };
 
 /// Feature gates: name, and whether turning it on is possible.
 const GATES: [(&str, bool); 4] = [
-    ("flowControl", false),
+    ("flowControl", true),
     ("haPopulateNonLeaderDatastore", true),
     ("dataLayer", true),
     ("enableLegacyMetrics", false),
 ];
 
 /// The name profiles use for a plugin.
-fn name_of(plugin: &Plugin) -> &str {
+pub(crate) fn name_of(plugin: &Plugin) -> &str {
     plugin.name.as_deref().unwrap_or(&plugin.type_name)
 }
 
 /// The scheduler that the file asks for. What built-in plugins set goes into `raw.telemetry`.
 pub(crate) fn scheduler(raw: &mut Raw, of_llmd: bool, out: &mut Decoded) -> SchedulerSpec {
     gates(raw, out);
-    if raw.flow_control.is_some() {
-        if of_llmd {
-            out.warn("flowControl", "has no effect: its feature gate is off");
-        } else {
-            out.fault("flowControl", not_yet("flowControl"));
-        }
-    }
     builtin::references(raw, out);
     builtin::parameters(raw, out);
     let instances = instances(raw, out);
@@ -73,7 +67,7 @@ fn instances(raw: &Raw, out: &mut Decoded) -> Vec<PluginInstance> {
             continue;
         }
         names.push(name);
-        if builtin::role(&plugin.type_name).is_some() {
+        if builtin::role(&plugin.type_name).is_some() || flow::is_policy(&plugin.type_name) {
             continue;
         }
         let Some(spec) = plugin_spec(plugin, &path, out) else {
@@ -113,7 +107,10 @@ fn plugin_spec(plugin: &Plugin, path: &str, out: &mut Decoded) -> Option<PluginS
 fn refused(plugin: &Plugin, path: &str, error: &PluginError, out: &mut Decoded) {
     let type_path = format!("{path}.type");
     let near = error.nearest.or_else(|| {
-        let types = names::KNOWN.iter().chain(builtin::types());
+        let types = names::KNOWN
+            .iter()
+            .chain(builtin::types())
+            .chain(flow::POLICY_TYPES);
         nearest(&plugin.type_name, types.copied())
             .filter(|_| error.kind == PluginErrorKind::UnknownType)
     });
@@ -149,6 +146,16 @@ fn header_names(spec: &PluginSpec, path: &str, out: &mut Decoded) {
             out.fault(&path, what);
         }
     }
+}
+
+/// What the file says of a feature gate; the last word counts.
+pub(crate) fn gate(raw: &Raw, wanted: &str) -> Option<bool> {
+    let said = raw.feature_gates.iter().rev();
+    said.filter_map(|gate| match gate.split_once('=') {
+        None => (gate == wanted).then_some(true),
+        Some((name, value)) => (name == wanted).then_some(value == "true"),
+    })
+    .next()
 }
 
 fn gates(raw: &Raw, out: &mut Decoded) {

@@ -32,8 +32,12 @@ pub(crate) struct Raw {
     pub(crate) scheduling_profiles: Option<Vec<Profile>>,
     #[serde(skip_serializing)]
     pub(crate) data_layer: Option<DataLayer>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) admission: Option<Admission>,
     #[serde(skip_serializing)]
-    pub(crate) flow_control: Option<Value>,
+    pub(crate) flow_control: Option<Admission>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) trusted_proxy: Option<TrustedProxy>,
     #[serde(skip_serializing)]
     pub(crate) request_handler: Option<RequestHandler>,
     #[serde(skip_serializing)]
@@ -78,7 +82,7 @@ impl Default for Server {
             max_connections: 65_536,
             max_streams: 1000,
             header_timeout: ms(30_000),
-            decision_timeout: ms(60_000),
+            decision_timeout: ms(120_000),
             drain_timeout: ms(30_000),
             workers: 0,
             expose_served_by: false,
@@ -135,6 +139,7 @@ pub(crate) struct Endpoint {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) name: Option<String>,
     pub(crate) weight: u32,
+    pub(crate) draining: bool,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) labels: BTreeMap<String, String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -147,6 +152,7 @@ impl Default for Endpoint {
             address: String::new(),
             name: None,
             weight: 1,
+            draining: false,
             labels: BTreeMap::new(),
             engine: None,
         }
@@ -363,4 +369,103 @@ pub(crate) struct Source {
 #[serde(default)]
 pub(crate) struct RequestHandler {
     pub(crate) parsers: Vec<Ref>,
+}
+
+/// `admission`, and `flowControl` with fewer keys. What is absent depends on the file's kind.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(crate) struct Admission {
+    pub(crate) enabled: Option<bool>,
+    pub(crate) max_requests: Option<Size>,
+    pub(crate) max_bytes: Option<Size>,
+    pub(crate) max_tokens: Option<Size>,
+    #[serde(rename = "defaultRequestTTL")]
+    pub(crate) default_request_ttl: Option<Span>,
+    #[serde(rename = "noEndpointRequestTTL")]
+    pub(crate) no_endpoint_request_ttl: Option<Span>,
+    pub(crate) default_priority_band: Option<Band>,
+    pub(crate) default_negative_priority_band: Option<Band>,
+    pub(crate) priority_bands: Vec<Band>,
+    pub(crate) starvation: Option<Starvation>,
+    pub(crate) no_endpoints: Option<NoEndpoints>,
+    pub(crate) saturation_detector: Option<Ref>,
+    pub(crate) usage_limit_policy_plugin_ref: Option<String>,
+    pub(crate) staleness: Option<String>,
+    pub(crate) stale_after: Option<Span>,
+    pub(crate) first_scrape_grace: Option<Span>,
+    pub(crate) own_limit: Option<u32>,
+    pub(crate) output_weight: Option<f64>,
+    pub(crate) max_displaced: Option<u32>,
+    pub(crate) max_bands: Option<u32>,
+    pub(crate) max_flows: Option<u32>,
+    pub(crate) weights: Vec<Weight>,
+    pub(crate) enable_eviction: Option<bool>,
+    pub(crate) eviction: Option<Eviction>,
+    pub(crate) shutdown: Option<String>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(crate) struct Band {
+    pub(crate) priority: Option<i32>,
+    pub(crate) max_bytes: Option<Size>,
+    pub(crate) max_requests: Option<Size>,
+    pub(crate) max_tokens: Option<Size>,
+    #[serde(rename = "requestTTL")]
+    pub(crate) request_ttl: Option<Span>,
+    pub(crate) fairness_policy_ref: Option<String>,
+    pub(crate) ordering_policy_ref: Option<String>,
+    pub(crate) floor: Option<f64>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
+#[serde(default)]
+pub(crate) struct Starvation {
+    pub(crate) policy: Option<String>,
+    pub(crate) after: Option<Span>,
+    pub(crate) share: Option<f64>,
+    pub(crate) window: Option<Span>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(crate) struct NoEndpoints {
+    pub(crate) hold: Option<bool>,
+    pub(crate) max_requests: Option<Size>,
+    pub(crate) max_bytes: Option<Size>,
+    pub(crate) release_interval: Option<Span>,
+    pub(crate) release_window: Option<Span>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(crate) struct Eviction {
+    pub(crate) max_per_decision: Option<u32>,
+    pub(crate) grace: Option<Span>,
+    pub(crate) timeout: Option<Span>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(crate) struct Weight {
+    pub(crate) fairness_id: String,
+    pub(crate) weight: f64,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(crate) struct TrustedProxy {
+    pub(crate) fairness_id_header: Option<String>,
+    pub(crate) priority_header: Option<String>,
+    pub(crate) objective_header: Option<String>,
+    pub(crate) objectives: Vec<Objective>,
+    pub(crate) ttl_header: Option<String>,
+    pub(crate) slo_ttft_header: Option<String>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
+#[serde(default)]
+pub(crate) struct Objective {
+    pub(crate) name: String,
+    pub(crate) priority: i32,
 }

@@ -2,10 +2,12 @@
 //!
 //! The decoder, the JSON Schema and the reference page are made from it, so they cannot differ.
 
+mod admission;
 mod llmd;
 mod ours;
 
-use llmd::{DATA_LAYER, FLOW_CONTROL, PLUGIN_SHAPE, PROFILE_SHAPE, REF, REQUEST_HANDLER};
+use admission::{ADMISSION, FLOW_CONTROL};
+use llmd::{DATA_LAYER, PLUGIN_SHAPE, PROFILE_SHAPE, REF, REQUEST_HANDLER};
 pub use ours::ENDPOINTS_FILE;
 use ours::{OBSERVABILITY, POOL_SHAPE, SCHEDULER, SERVER, TELEMETRY, TRUSTED_PROXY, UPSTREAM};
 
@@ -130,7 +132,8 @@ pub const ROOT: &[Field] = &[
         "trustedProxy",
         Shape::Map(TRUSTED_PROXY),
         "none",
-        "What a proxy in front of us may say about a request.",
+        "With this section (it may be empty) the headers below are believed, from whoever connects: declare it only \
+         where a proxy sets or removes them. Without it every caller is one flow of priority 0.",
     ),
     field(
         "observability",
@@ -163,10 +166,17 @@ pub const ROOT: &[Field] = &[
         "llm-d's data layer; its built-in parts are always on here.",
     ),
     field(
+        "admission",
+        Shape::Map(ADMISSION),
+        "as below",
+        "Who waits, for how long, who goes next, and when an endpoint can start a request. A superset of `flowControl`.",
+    ),
+    field(
         "flowControl",
         Shape::Map(FLOW_CONTROL),
         "none",
-        "llm-d's flow control. Checked, but not supported yet: without the feature gate it has no effect, as in llm-d.",
+        "llm-d's flow control, another name of `admission`. In an `EndpointPickerConfig` it needs the feature gate \
+         `flowControl`, as in llm-d.",
     ),
     field(
         "requestHandler",

@@ -72,7 +72,7 @@ fn an_empty_file_is_our_default() {
             seconds(config.decision_timeout),
             seconds(config.drain_timeout)
         ),
-        (60, 30)
+        (120, 30)
     );
     assert_eq!(config.scrape_interval, Duration::from_millis(50));
     assert_eq!(
@@ -442,4 +442,45 @@ fn faults_without_end_are_counted() {
     let said = wrong(&many);
     assert_eq!(said.lines().count(), 201);
     assert_eq!(said.lines().last(), Some("f: and 800 more faults"));
+}
+
+/// C39: what a reload does not take over is named, and nothing else is.
+#[test]
+fn keys_that_need_a_restart_are_named() {
+    let restart = |old: &str, new: &str| good(new).needs_restart(&good(old));
+    let nothing: [&str; 0] = [];
+    assert_eq!(restart(OURS, OURS), nothing);
+    assert_eq!(
+        restart(
+            "server: {maxBodyBytes: 1Ki, decisionTimeout: 1s}\npools: [{endpoints: [{address: \"a:1\"}]}]",
+            "server: {maxBodyBytes: 2Ki, decisionTimeout: 2s}\npools: [{explore: 0.5, endpoints: [{address: \"a:2\"}]}]\nplugins: [{type: queue-scorer}]\ntelemetry: {staleness: 9s}\nobservability: {accessLog: true}",
+        ),
+        nothing
+    );
+    assert_eq!(
+        restart(
+            "",
+            "server: {httpPort: 1, tls: {certFile: c, keyFile: k}, drainTimeout: 1s}\nupstream: {totalTimeout: 7s, bearerTokenFile: t}\ntelemetry: {interval: 1s}\nscheduler: {seed: 3}",
+        ),
+        [
+            "server.httpPort",
+            "server.tls",
+            "server.drainTimeout",
+            "upstream.totalTimeout",
+            "upstream.bearerToken",
+            "telemetry.interval",
+            "scheduler.seed"
+        ]
+    );
+    let file = |name: &str, address: &str| {
+        format!("pools: [{{endpointsFile: {name}, endpoints: [{{address: \"{address}\"}}]}}]")
+    };
+    assert_eq!(
+        restart(&file("a", "a:1"), &file("b", "a:1")),
+        ["pools[0].endpointsFile"]
+    );
+    assert_eq!(
+        restart(&file("a", "a:1"), &file("a", "a:2")),
+        ["pools[0].endpoints"]
+    );
 }

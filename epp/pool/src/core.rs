@@ -3,15 +3,20 @@
 use std::{collections::HashMap, sync::Arc};
 
 use serde::{Deserialize, Serialize};
+use wicketgate_admission::{
+    Admission, ClassId, ConfigError, Cost, Ended as Left, Item, MAX_COST, Outcome,
+    gate::UsageLimitState,
+};
 use wicketgate_scheduler::{
-    Decision, Endpoint, Incarnation, Nanos, NoEndpoint, PrefixView, Scheduler, SchedulerPolicy,
-    SchedulerSpec, Snapshot, SpecError, State,
+    Availability, Decision, Endpoint, Incarnation, Nanos, NoEndpoint, PrefixView, Scheduler,
+    SchedulerPolicy, SchedulerSpec, Snapshot, SpecError, State,
 };
 
 use crate::{
-    Refusal,
-    input::{Ended, Input, Output, Outputs, Request, RequestId},
-    table::Table,
+    flow::{Classes, FlowControl},
+    input::{Ended, Input, Output, Outputs, Request, RequestId, Usage},
+    table::{Held, Table},
+    turn::Scratch,
 };
 
 /// Everything a pool decides by. Plain data, so that a recorded run carries it.
@@ -23,16 +28,47 @@ pub struct PoolConfig {
     pub scheduler: SchedulerSpec,
     /// Staleness, slow start, ejection and exploration.
     pub policy: SchedulerPolicy,
+    /// Whether and how requests wait.
+    pub flow: FlowControl,
     /// Write a decision record for each dispatch.
     pub record_decisions: bool,
 }
 
+/// Why a pool cannot decide by a configuration.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum ConfigFault {
+    /// The scheduler's plugins do not fit together.
+    #[error(transparent)]
+    Scheduler(#[from] SpecError),
+    /// Admission or its gate has a value that makes no sense.
+    #[error(transparent)]
+    Flow(#[from] ConfigError),
+}
+
+/// A request that waits.
+#[derive(Clone, Debug)]
+pub(crate) struct Waiter {
+    pub(crate) request: Arc<Request>,
+    pub(crate) class: ClassId,
+}
+
 /// A dispatched request and what it holds.
 #[derive(Clone, Copy, Debug)]
-struct Running {
-    at: Incarnation,
-    /// Prefill tokens still counted; zero once the first token came.
-    tokens: u64,
+pub(crate) struct Running {
+    held: Held,
+    /// What it was charged for.
+    expected: Cost,
+    priority: i32,
+    /// Its last try was seen to fail.
+    failed: bool,
+    /// It is the probe of an endpoint that comes back from the ejection that lasted until then.
+    probe: Option<Nanos>,
+}
+
+impl Running {
+    pub(crate) fn at(&self) -> Incarnation {
+        self.held.at
+    }
 }
 
 /// Counts over a pool's life, for metrics and tests.
@@ -44,6 +80,8 @@ pub struct Totals {
     pub dispatched: u64,
     /// Requests that were told no.
     pub refused: u64,
+    /// Requests whose caller went away while they waited.
+    pub cancelled: u64,
     /// Dispatched requests that ended.
     pub ended: u64,
     /// Inputs that named a request or an endpoint nobody knows.
@@ -52,11 +90,18 @@ pub struct Totals {
 
 /// Admission, scheduler and endpoint table of one pool.
 pub struct Pool {
-    config: Arc<PoolConfig>,
+    pub(crate) config: Arc<PoolConfig>,
     scheduler: Scheduler,
     state: State,
-    table: Table,
-    running: HashMap<RequestId, Running>,
+    pub(crate) table: Table,
+    pub(crate) admission: Admission,
+    pub(crate) classes: Classes,
+    pub(crate) waiting: HashMap<RequestId, Waiter>,
+    pub(crate) running: HashMap<RequestId, Running>,
+    pub(crate) limits: UsageLimitState,
+    pub(crate) scratch: Scratch,
+    /// The instant last asked for, while it lies ahead.
+    pub(crate) announced: Option<Nanos>,
     totals: Totals,
 }
 
@@ -66,15 +111,22 @@ impl Pool {
     /// `seed` starts the pool's randomness: the same seed and inputs give the same outputs.
     ///
     /// # Errors
-    /// When the scheduler's plugins do not fit together.
-    pub fn new(config: Arc<PoolConfig>, seed: u64) -> Result<Pool, SpecError> {
+    /// When the scheduler's plugins do not fit together, or a value of admission makes no sense.
+    pub fn new(config: Arc<PoolConfig>, seed: u64) -> Result<Pool, ConfigFault> {
         let mut state = State::new(seed);
         state.recording(config.record_decisions);
+        config.flow.gate.check()?;
         Ok(Pool {
             scheduler: Scheduler::new(&config.scheduler)?,
             state,
             table: Table::default(),
+            admission: Admission::new(config.flow.admission.clone())?,
+            classes: Classes::default(),
+            waiting: HashMap::new(),
             running: HashMap::new(),
+            limits: UsageLimitState::default(),
+            scratch: Scratch::default(),
+            announced: None,
             totals: Totals::default(),
             config,
         })
@@ -84,80 +136,238 @@ impl Pool {
     pub fn step(&mut self, now: Nanos, input: Input, prefix: &dyn PrefixView, out: &mut Outputs) {
         match input {
             Input::Arrive(request) => self.arrive(now, &request, prefix, out),
-            // Nothing waits yet: whatever is cancelled has been answered already.
-            Input::Cancel(_) | Input::Timer => {}
+            Input::Cancel(id) => self.cancel(id),
+            Input::Timer => {
+                self.announced = None;
+                // Time alone may have opened the gate: a reading grew old, a cool-down ended.
+                self.admission.capacity_changed(None);
+            }
             Input::Served { id, by } => self.served(now, id, by),
             Input::Failed { id, at, certain } => self.failed(now, id, at, certain),
             Input::FirstToken(id) => self.first_token(id),
-            Input::End { id, how, .. } => self.end(now, id, how),
-            Input::Telemetry { of, sample } => match (self.table.get_mut(of), sample) {
-                (Some(row), Some(sample)) => row.on_sample(now, &sample),
-                (Some(row), None) => row.on_scrape_failed(now),
-                (None, _) => self.totals.unknown += 1,
-            },
-            Input::Endpoints(delta) => self.table.apply(now, &delta),
+            Input::End { id, how, usage } => self.end(now, id, how, usage),
+            Input::Telemetry { of, sample } => {
+                if self.table.scraped(now, of, sample.as_ref()) {
+                    self.admission.capacity_changed(None);
+                } else {
+                    self.totals.unknown += 1;
+                }
+            }
+            Input::Endpoints(delta) => {
+                self.table.apply(now, &delta);
+                self.admission.pool_state(now, self.table.serving());
+                self.admission.capacity_changed(None);
+            }
             Input::Config(config) => self.reconfigure(config, out),
+            Input::Close { drain } => {
+                let mut left = Vec::new();
+                self.admission.close(drain, &mut left);
+                self.tell(left, out);
+            }
         }
+        self.turn(now, prefix, out);
         debug_assert_eq!(self.check(), Ok(()));
     }
 
     fn arrive(
         &mut self,
         now: Nanos,
-        request: &Request,
+        request: &Arc<Request>,
         prefix: &dyn PrefixView,
         out: &mut Outputs,
     ) {
         self.totals.arrived += 1;
-        match self.place(now, request, prefix) {
-            Ok(decision) => {
-                self.totals.dispatched += 1;
-                out.push(Output::Dispatch {
-                    id: request.id,
-                    decision,
-                });
+        let id = request.id;
+        let refused = if !self.config.flow.enabled {
+            self.at_once(now, request, prefix, out)
+        } else if self.is_outside(request) {
+            Err(Outcome::RejectedSubsetEmpty)
+        } else {
+            self.enqueue(now, request, out)
+        };
+        if let Err(why) = refused {
+            self.refuse(id, request.priority, why, out);
+        }
+    }
+
+    /// llm-d's way without flow control: nothing waits, and only negative priorities are refused by load.
+    fn at_once(
+        &mut self,
+        now: Nanos,
+        request: &Arc<Request>,
+        prefix: &dyn PrefixView,
+        out: &mut Outputs,
+    ) -> Result<(), Outcome> {
+        if request.deadline.is_some_and(|deadline| deadline <= now) {
+            return Err(Outcome::EvictedTtl);
+        }
+        if self.admission.is_closing() {
+            return Err(Outcome::RejectedShuttingDown);
+        }
+        if request.priority < 0 {
+            let saturation = self.saturation(now).effective();
+            wicketgate_admission::gate::without_queues(request.priority, saturation)?;
+        }
+        let decision = self.place(now, request, prefix, &[])?;
+        self.dispatched(request.id, decision, 0, out);
+        Ok(())
+    }
+
+    /// True if the request's own restriction leaves nobody of those that are there: waiting would not help it.
+    fn is_outside(&self, request: &Request) -> bool {
+        let Some(subset) = &request.subset else {
+            return false;
+        };
+        let subset = wicketgate_scheduler::Subset::new(subset);
+        let mut serving = self.table.rows().iter().filter(|row| !row.draining);
+        let mut any = false;
+        let inside = serving.any(|row| {
+            any = true;
+            subset.allows(row.socket())
+        });
+        // The hint may name whoever is to come to an empty pool; an empty hint names nobody.
+        !inside && (any || subset.is_empty())
+    }
+
+    fn enqueue(
+        &mut self,
+        now: Nanos,
+        request: &Arc<Request>,
+        out: &mut Outputs,
+    ) -> Result<(), Outcome> {
+        if self.waiting.contains_key(&request.id) || self.running.contains_key(&request.id) {
+            return Err(Outcome::Internal);
+        }
+        let class = self.classes.enter(request.subset.as_deref());
+        let item = Item {
+            id: request.id.0,
+            priority: request.priority,
+            fairness: request.fairness.clone(),
+            weight: request.weight.unwrap_or(1.0),
+            class,
+            bytes: request.bytes,
+            cost: cost(request),
+            arrived: request.arrived,
+            ttl: request.ttl,
+            deadline: request.deadline,
+            slo_ttft: request.slo_ttft,
+        };
+        let mut displaced = Vec::new();
+        let entered = self.admission.enqueue(now, item, &mut displaced);
+        match entered {
+            Ok(()) => {
+                let request = Arc::clone(request);
+                let waiter = Waiter { request, class };
+                self.waiting.insert(waiter.request.id, waiter);
             }
-            Err(why) => {
-                self.totals.refused += 1;
-                out.push(Output::Refuse {
-                    id: request.id,
-                    why,
-                });
+            Err(_) => self.classes.leave(class),
+        }
+        self.tell(displaced, out);
+        entered
+    }
+
+    /// Tells those whose wait ended without a place.
+    pub(crate) fn tell(&mut self, left: Vec<Left>, out: &mut Outputs) {
+        for (id, why) in left {
+            let id = RequestId(id);
+            if let Some(waiter) = self.stop_waiting(id) {
+                self.refuse(id, waiter.request.priority, why, out);
             }
         }
     }
 
+    fn refuse(&mut self, id: RequestId, priority: i32, why: Outcome, out: &mut Outputs) {
+        self.totals.refused += 1;
+        let wait = self.admission.wait_estimate(priority);
+        out.push(Output::Refuse { id, why, wait });
+    }
+
+    pub(crate) fn stop_waiting(&mut self, id: RequestId) -> Option<Waiter> {
+        let waiter = self.waiting.remove(&id)?;
+        self.classes.leave(waiter.class);
+        Some(waiter)
+    }
+
+    /// A request that is dispatched already is ended by its guard, not here.
+    fn cancel(&mut self, id: RequestId) {
+        if self.admission.cancel(id.0) && self.stop_waiting(id).is_some() {
+            self.totals.cancelled += 1;
+        }
+    }
+
+    /// Dispatches a request whose turn it is. `full` are the endpoints that cannot start it, in the order of the rows.
+    pub(crate) fn start(
+        &mut self,
+        now: Nanos,
+        id: RequestId,
+        waited: Nanos,
+        prefix: &dyn PrefixView,
+        full: &[bool],
+        out: &mut Outputs,
+    ) -> Option<Incarnation> {
+        let waiter = self.stop_waiting(id)?;
+        match self.place(now, &waiter.request, prefix, full) {
+            Ok(decision) => {
+                let first = decision.targets.first().map(|target| target.id);
+                self.dispatched(id, decision, waited, out);
+                first
+            }
+            Err(why) => {
+                self.admission.complete(now, id.0, Cost::default());
+                self.refuse(id, waiter.request.priority, why, out);
+                None
+            }
+        }
+    }
+
+    fn dispatched(&mut self, id: RequestId, decision: Decision, waited: Nanos, out: &mut Outputs) {
+        self.totals.dispatched += 1;
+        out.push(Output::Dispatch {
+            id,
+            decision,
+            waited,
+        });
+    }
+
+    /// The scheduler's choice, counted where it goes.
     fn place(
         &mut self,
         now: Nanos,
         request: &Request,
         prefix: &dyn PrefixView,
-    ) -> Result<Decision, Refusal> {
-        if request.deadline.is_some_and(|deadline| deadline <= now) {
-            return Err(Refusal::DeadlinePassed);
-        }
+        full: &[bool],
+    ) -> Result<Decision, Outcome> {
         let view = request.view();
         let snapshot = Snapshot {
             now,
             endpoints: self.table.rows(),
             prefix,
             policy: &self.config.policy,
+            full,
         };
         let decision = self
             .scheduler
             .choose(&view, &snapshot, &mut self.state)
             .map_err(refusal)?;
         let Some(first) = decision.targets.first().map(|target| target.id) else {
-            return Err(Refusal::NoEndpoints);
+            return Err(Outcome::RejectedNoEndpoints);
         };
         self.scheduler
             .after_dispatch(&view, &decision, &mut self.state);
-        let tokens = request
-            .prompt_tokens
-            .saturating_sub(prefix.cached_tokens(&view, first));
-        self.table.raise(now, first, tokens);
-        self.running
-            .insert(request.id, Running { at: first, tokens });
+        let cached = prefix.cached_tokens(&view, first);
+        let expected = cost(request);
+        let tokens = expected.uncached_input.saturating_sub(cached);
+        let probe = self.probes(now, first);
+        let running = Running {
+            held: self
+                .table
+                .raise(now, first, tokens, tokens + expected.output),
+            expected,
+            priority: request.priority,
+            failed: false,
+            probe,
+        };
+        self.running.insert(request.id, running);
         Ok(decision)
     }
 
@@ -166,26 +376,55 @@ impl Pool {
             self.totals.unknown += 1;
             return;
         };
-        if run.at == by {
+        run.failed = false;
+        if run.held.at == by {
             return;
         }
-        let (from, tokens) = (run.at, run.tokens);
-        run.at = by;
-        self.table.lower(now, from, tokens);
-        self.table.raise(now, by, tokens);
+        let (held, expected) = (run.held, run.expected);
+        let left = run.probe.take();
+        let probe = self.probes(now, by);
+        self.table.lower(now, held);
+        self.abandon(held.at, left);
+        let kv = expected.uncached_input + expected.output;
+        let held = self.table.raise(now, by, held.tokens, kv);
+        if let Some(run) = self.running.get_mut(&id) {
+            (run.held, run.probe) = (held, probe);
+        }
+        self.admission.capacity_changed(None);
+    }
+
+    /// The ejection that a request which goes there now would probe, if it is the one that does.
+    fn probes(&self, now: Nanos, at: Incarnation) -> Option<Nanos> {
+        let health = &self.table.get(at)?.health;
+        let probes = health.available(now, &self.config.policy.health) == Availability::Probe;
+        health.ejected_until().filter(|_| probes)
+    }
+
+    /// A probe that tells nothing, or went elsewhere, must not hold the only probe slot for ever.
+    fn abandon(&mut self, at: Incarnation, probe: Option<Nanos>) {
+        if let Some(row) = self.table.get_mut(at)
+            && probe.is_some()
+            && row.health.ejected_until() == probe
+        {
+            row.health.abandon();
+        }
     }
 
     fn failed(&mut self, now: Nanos, id: RequestId, at: Incarnation, certain: bool) {
-        if !self.running.contains_key(&id) {
-            self.totals.unknown += 1;
+        match self.running.get_mut(&id) {
+            Some(run) => run.failed |= certain,
+            None => self.totals.unknown += 1,
         }
-        let silent = self
-            .table
-            .get(at)
-            .is_some_and(|row| row.telemetry.failures > 0);
-        if certain || silent {
+        if certain || self.is_silent(at) {
             self.health(now, at, false);
         }
+        self.admission.capacity_changed(None);
+    }
+
+    /// True if an endpoint's scrapes fail.
+    fn is_silent(&self, at: Incarnation) -> bool {
+        let row = self.table.get(at);
+        row.is_some_and(|row| row.telemetry.failures > 0)
     }
 
     fn health(&mut self, now: Nanos, at: Incarnation, ok: bool) {
@@ -197,40 +436,52 @@ impl Pool {
 
     fn first_token(&mut self, id: RequestId) {
         if let Some(run) = self.running.get_mut(&id) {
-            let (at, tokens) = (run.at, std::mem::take(&mut run.tokens));
-            self.table.release_tokens(at, tokens);
+            let tokens = std::mem::take(&mut run.held.tokens);
+            self.table.release_tokens(run.held.at, tokens);
+            self.admission.capacity_changed(None);
         } else {
             self.totals.unknown += 1;
         }
     }
 
-    fn end(&mut self, now: Nanos, id: RequestId, how: Ended) {
+    fn end(&mut self, now: Nanos, id: RequestId, how: Ended, usage: Option<Usage>) {
         let Some(run) = self.running.remove(&id) else {
             self.totals.unknown += 1;
             return;
         };
         self.totals.ended += 1;
-        self.table.lower(now, run.at, run.tokens);
-        match verdict(how) {
-            Some(ok) => self.health(now, run.at, ok),
-            // A probe that tells nothing must not hold the only probe slot for ever.
-            None => {
-                if let Some(row) = self.table.get_mut(run.at) {
-                    row.health.abandon(now);
-                }
-            }
+        let at = run.held.at;
+        self.table.lower(now, run.held);
+        let silent = self.is_silent(at);
+        if let Some(ok) = verdict(how, silent) {
+            self.health(now, at, ok);
         }
+        self.abandon(at, run.probe);
+        self.admission
+            .complete(now, id.0, actual(&run, how, usage.as_ref()));
+        self.admission.capacity_changed(None);
     }
 
     fn reconfigure(&mut self, config: Arc<PoolConfig>, out: &mut Outputs) {
-        match Scheduler::new(&config.scheduler) {
-            Ok(scheduler) => {
-                self.scheduler = scheduler;
-                self.state.recording(config.record_decisions);
-                self.config = config;
-            }
-            Err(error) => out.push(Output::ConfigRefused(error.to_string())),
+        let scheduler = match Scheduler::new(&config.scheduler) {
+            Ok(scheduler) => scheduler,
+            Err(error) => return out.push(Output::ConfigRefused(error.to_string())),
+        };
+        if let Err(error) = config.flow.check() {
+            return out.push(Output::ConfigRefused(error.to_string()));
         }
+        if config.flow.admission != self.config.flow.admission {
+            let mut left = Vec::new();
+            let new = config.flow.admission.clone();
+            if let Err(error) = self.admission.reconfigure(new, &mut left) {
+                return out.push(Output::ConfigRefused(error.to_string()));
+            }
+            self.tell(left, out);
+        }
+        self.scheduler = scheduler;
+        self.state.recording(config.record_decisions);
+        self.config = config;
+        self.admission.capacity_changed(None);
     }
 
     /// The endpoint table, in the order of joining.
@@ -248,6 +499,17 @@ impl Pool {
         self.running.len()
     }
 
+    /// Requests that wait for their turn.
+    pub fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Where a running request counts, and its priority.
+    pub fn running_at(&self, id: RequestId) -> Option<(Incarnation, i32)> {
+        let run = self.running.get(&id)?;
+        Some((run.held.at, run.priority))
+    }
+
     /// Requests still running on endpoints that have left.
     pub fn orphaned(&self) -> u64 {
         let orphans = self.table.orphans().values();
@@ -260,7 +522,9 @@ impl Pool {
     }
 
     /// INV-P1: requests counted on endpoints and orphans = requests running; the same for tokens.
-    /// INV-P2: dispatched = running + ended; arrived = dispatched + refused.
+    /// INV-P2: dispatched = running + ended; arrived = dispatched + refused + cancelled + waiting.
+    /// INV-P4: an endpoint's probe slot is taken by exactly one running request, or free.
+    /// INV-P3: who waits here waits in admission, each in a class of its own restriction.
     ///
     /// # Errors
     /// Says which invariant is broken and by how much.
@@ -273,40 +537,102 @@ impl Pool {
             requests += u64::from(orphan.requests);
             tokens += orphan.tokens;
         }
-        let held: u64 = self.running.values().map(|run| run.tokens).sum();
+        let held: u64 = self.running.values().map(|run| run.held.tokens).sum();
         let running = self.running.len() as u64;
         if requests != running || tokens != held {
             return Err(format!(
                 "INV-P1: counted {requests} requests and {tokens} tokens, running {running} and {held}"
             ));
         }
-        let totals = self.totals;
-        if totals.dispatched != running + totals.ended
-            || totals.arrived != totals.dispatched + totals.refused
+        for row in self
+            .table
+            .rows()
+            .iter()
+            .filter(|row| row.health.is_probing())
         {
-            return Err(format!("INV-P2: {totals:?} with {running} running"));
+            let until = row.health.ejected_until();
+            let probes = self.running.values();
+            let probes = probes.filter(|run| run.held.at == row.id && run.probe == until);
+            if probes.count() != 1 {
+                return Err(format!(
+                    "INV-P4: {} waits for a probe that nobody runs",
+                    row.name
+                ));
+            }
+        }
+        let (totals, waiting) = (self.totals, self.waiting.len() as u64);
+        let answered = totals.dispatched + totals.refused + totals.cancelled;
+        if totals.dispatched != running + totals.ended || totals.arrived != answered + waiting {
+            return Err(format!(
+                "INV-P2: {totals:?} with {running} running and {waiting} waiting"
+            ));
+        }
+        let queued = self.admission.waiting() as u64;
+        let classed = self.classes.waiting();
+        if queued != waiting || classed != waiting || self.classes.len() as u64 > waiting {
+            return Err(format!(
+                "INV-P3: {waiting} wait, {queued} are queued, {classed} are in {} classes",
+                self.classes.len()
+            ));
         }
         Ok(())
     }
 }
 
-/// What an end says about the endpoint: `None` when it says nothing.
-///
-/// 503 is an engine's "my queue is full", not a broken engine; 4xx is the caller's doing.
-fn verdict(how: Ended) -> Option<bool> {
-    match how {
-        Ended::Complete(503) => None,
-        Ended::Complete(status) => Some(status < 500),
-        Ended::UpstreamFailed | Ended::TimedOut => Some(false),
-        Ended::ClientGone | Ended::Unobserved | Ended::Dropped => None,
+/// What a request is expected to cost. Lengths that a caller only claims are bounded like every cost.
+fn cost(request: &Request) -> Cost {
+    Cost {
+        uncached_input: request.prompt_tokens.min(MAX_COST),
+        output: request.output_tokens.min(MAX_COST),
     }
 }
 
-fn refusal(error: NoEndpoint) -> Refusal {
+/// What a request really cost: by the engine's word, else nothing if it certainly came to nothing, else as expected.
+fn actual(run: &Running, how: Ended, usage: Option<&Usage>) -> Cost {
+    if let Some(usage) = usage
+        && (usage.prompt_tokens.is_some() || usage.completion_tokens.is_some())
+    {
+        let prompt = usage.prompt_tokens.unwrap_or(run.expected.uncached_input);
+        let cached = usage.cached_tokens.unwrap_or(0);
+        return Cost {
+            uncached_input: prompt.saturating_sub(cached),
+            output: usage.completion_tokens.unwrap_or(0),
+        };
+    }
+    let nothing = match how {
+        Ended::Complete(status) => status >= 400,
+        Ended::UpstreamFailed => run.held.tokens > 0,
+        Ended::TimedOut
+        | Ended::ClientGone
+        | Ended::Unobserved
+        | Ended::Evicted
+        | Ended::Dropped => false,
+    };
+    match nothing || run.failed {
+        true => Cost::default(),
+        false => run.expected,
+    }
+}
+
+/// What an end says about the endpoint: `None` when it says nothing. `silent` when its scrapes fail too.
+///
+/// 503 is an engine's "my queue is full", not a broken engine; 4xx is the caller's doing; a time-out is a long answer
+/// as long as the endpoint still speaks otherwise.
+fn verdict(how: Ended, silent: bool) -> Option<bool> {
+    match how {
+        Ended::Complete(503) => None,
+        Ended::Complete(status) => Some(status < 500),
+        Ended::UpstreamFailed => Some(false),
+        Ended::TimedOut => silent.then_some(false),
+        Ended::ClientGone | Ended::Unobserved | Ended::Evicted | Ended::Dropped => None,
+    }
+}
+
+fn refusal(error: NoEndpoint) -> Outcome {
     match error {
-        NoEndpoint::Empty => Refusal::NoEndpoints,
-        NoEndpoint::Subset => Refusal::SubsetEmpty,
-        NoEndpoint::Ejected => Refusal::AllEjected,
-        NoEndpoint::Filtered { .. } => Refusal::AllFiltered,
+        NoEndpoint::Empty => Outcome::RejectedNoEndpoints,
+        NoEndpoint::Subset => Outcome::RejectedSubsetEmpty,
+        NoEndpoint::Ejected => Outcome::RejectedAllEjected,
+        NoEndpoint::Filtered { .. } => Outcome::RejectedAllFiltered,
     }
 }

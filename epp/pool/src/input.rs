@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+use wicketgate_admission::{FairnessId, Outcome};
 use wicketgate_scheduler::{
     Decision, EndpointSpec, Incarnation, Nanos, RequestView, Sample, SubsetEntry,
 };
 
-use crate::{Refusal, core::PoolConfig};
+use crate::core::PoolConfig;
 
 /// One request's number, unique in a process.
 #[derive(
@@ -40,6 +41,14 @@ pub struct Request {
     pub subset: Option<Vec<SubsetEntry>>,
     /// Higher is more urgent; negative may be shed.
     pub priority: i32,
+    /// Who shares with whom inside a band of one priority.
+    pub fairness: FairnessId,
+    /// The share of its fairness ID against others; `None` is 1.
+    pub weight: Option<f64>,
+    /// Longest wait that its caller asked for. Only shortens the band's.
+    pub ttl: Option<Nanos>,
+    /// Wanted time to first token, from [`Request::arrived`].
+    pub slo_ttft: Option<Nanos>,
     /// Headers that a plugin of the configuration reads, lower-case names.
     pub headers: Vec<(String, String)>,
 }
@@ -85,6 +94,8 @@ pub enum Ended {
     TimedOut,
     /// The answer's end cannot be seen in this mode, so the count ends with its headers.
     Unobserved,
+    /// We ended it for a more urgent request.
+    Evicted,
     /// Its guard was dropped without a word: a bug or a panic; counted as such.
     Dropped,
 }
@@ -155,6 +166,11 @@ pub enum Input {
     Config(Arc<PoolConfig>),
     /// The instant last asked for by [`Output::WakeAt`] has come.
     Timer,
+    /// Newcomers are refused from now on. With `drain` those that wait still get their turn.
+    Close {
+        /// Those that wait may go on waiting.
+        drain: bool,
+    },
 }
 
 /// One thing the shell must carry out.
@@ -166,13 +182,22 @@ pub enum Output {
         id: RequestId,
         /// Where, with the ordered fallback list and, when recording, why.
         decision: Decision,
+        /// How long it waited.
+        waited: Nanos,
     },
     /// Tell the caller no.
     Refuse {
         /// Which request.
         id: RequestId,
         /// Why.
-        why: Refusal,
+        why: Outcome,
+        /// How long a newcomer of its priority would wait now, if that is known.
+        wait: Option<Nanos>,
+    },
+    /// End a running request for the sake of a more urgent one.
+    Evict {
+        /// Which request.
+        id: RequestId,
     },
     /// A configuration could not be taken over; the old one stays.
     ConfigRefused(String),

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   Input ──> Pool::step(now, input, prefix, out) ──> Output*
-//!              │ admission   dispatch at once, or refuse
+//!              │ admission   who waits, whose turn it is, who is refused
 //!              │ scheduler   which endpoint, in which order to fall back
 //!              └ table       endpoints by incarnation, what each one runs for us
 //! ```
@@ -11,12 +11,16 @@
 //! The same log of inputs gives the same outputs, byte for byte; [`replay`] shows it.
 
 mod core;
+mod flow;
 pub mod input;
-pub mod outcome;
+mod queue;
 pub mod replay;
 mod table;
+mod turn;
 
-pub use core::{Pool, PoolConfig, Totals};
+pub use core::{ConfigFault, Pool, PoolConfig, Totals};
+pub use flow::FlowControl;
 pub use input::{Delta, Ended, Input, Output, Outputs, Request, RequestId, Usage};
-pub use outcome::Refusal;
+pub use queue::{Band, QueueView};
+pub use wicketgate_admission as admission;
 pub use wicketgate_scheduler as scheduler;

@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// The log's format; a reader refuses others.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// First line of a log.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -135,6 +135,8 @@ pub struct Report {
     pub refused: u64,
     /// Requests still running at the end.
     pub running: u64,
+    /// Requests still waiting at the end.
+    pub waiting: u64,
 }
 
 /// Replays a log; `alter` may change the configuration first, to ask "what if".
@@ -174,11 +176,12 @@ pub fn replay(
             match output {
                 Output::Dispatch { .. } => report.dispatched += 1,
                 Output::Refuse { .. } => report.refused += 1,
-                Output::ConfigRefused(_) | Output::WakeAt(_) => {}
+                Output::Evict { .. } | Output::ConfigRefused(_) | Output::WakeAt(_) => {}
             }
         }
     }
     report.running = pool.running() as u64;
+    report.waiting = pool.waiting() as u64;
     Ok(report)
 }
 

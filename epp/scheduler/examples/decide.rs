@@ -40,6 +40,7 @@ fn time(spec: &SchedulerSpec, endpoints: &[Endpoint], runs: u64) -> Result<Vec<u
         endpoints,
         prefix: &NoPrefix,
         policy: &policy,
+        full: &[],
     };
     let mut nanos = Vec::new();
     for id in 0..runs {

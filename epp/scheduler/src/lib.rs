@@ -5,7 +5,7 @@
 //!   Snapshot    ├─> Scheduler::choose ─> Decision { ordered targets, record }
 //!   State       ┘     1 eligible   not draining, inside the subset, not ejected
 //!                     2 filters    each removes some; none left ends the search
-//!                     3 tiers      weighted before stand-by, observed before never scraped
+//!                     3 tiers      weighted before stand-by, able before full, observed before never scraped
 //!                     4 scorers    total = ramp(age) x sum of weight x clamp01(score)
 //!                     5 picker     draws the target, then each fallback behind it
 //! ```
@@ -42,7 +42,7 @@ pub use choose::{Scheduler, Snapshot};
 pub use decision::{Decision, NoEndpoint, Target};
 pub use endpoint::{
     Adapters, Availability, Endpoint, EndpointSpec, Health, HealthPolicy, Incarnation, Load,
-    Reading, Sample, Telemetry,
+    Missing, Reading, Sample, Telemetry,
 };
 pub use policy::{Neutral, SchedulerPolicy, SlowStart};
 pub use record::DecisionRecord;
@@ -53,7 +53,7 @@ pub use spec::{
     plugin_from_parameters,
 };
 pub use state::State;
-pub use subset::{SubsetEntry, parse_subset};
+pub use subset::{Subset, SubsetEntry, parse_subset};
 
 /// An instant in nanoseconds on the caller's monotonic clock; also a length of time.
 pub type Nanos = u64;

@@ -38,6 +38,9 @@ pub struct CandidateRecord {
     pub address: Arc<str>,
     /// Half-open: could be the target only, as its probe.
     pub probe: bool,
+    /// Could not start the request at that instant: a fallback at most.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub full: bool,
     /// False if it was never scraped and the profile reads telemetry.
     pub known: bool,
     /// Age of the youngest reading; `None` without any.
@@ -98,6 +101,8 @@ pub enum Removal {
     },
     /// A filter removed it.
     Filter(Arc<str>),
+    /// It cannot start the request now, and endpoints that can filled the list.
+    Full,
     /// It is a stand-by, and endpoints with a weight filled the list.
     StandBy,
 }
@@ -114,6 +119,7 @@ impl CandidateRecord {
             name: Arc::clone(&endpoint.name),
             address: Arc::clone(&endpoint.address),
             probe: candidate.probe,
+            full: candidate.full,
             known: candidate.known,
             telemetry_age: endpoint.telemetry.age(context.now),
             waiting: context.waiting(endpoint),

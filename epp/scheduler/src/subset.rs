@@ -44,6 +44,30 @@ pub fn parse_subset<'a>(list: impl Iterator<Item = &'a str>) -> Vec<SubsetEntry>
         .collect()
 }
 
+/// A restriction prepared for many questions.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Subset(Vec<SubsetEntry>);
+
+impl Subset {
+    /// The same restriction whatever the order and repetition of its entries.
+    pub fn new(entries: &[SubsetEntry]) -> Subset {
+        let mut sorted = Vec::with_capacity(entries.len());
+        sort_into(entries, &mut sorted);
+        sorted.dedup();
+        Subset(sorted)
+    }
+
+    /// True if it allows nobody.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether an endpoint at this address may serve; one with a host name may not.
+    pub fn allows(&self, socket: Option<SocketAddr>) -> bool {
+        allows(&self.0, socket)
+    }
+}
+
 /// Sorts into `sorted` for [`allows`].
 pub(crate) fn sort_into(subset: &[SubsetEntry], sorted: &mut Vec<SubsetEntry>) {
     sorted.clear();

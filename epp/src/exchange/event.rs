@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use wicketgate_pool::{Ended, Usage, scheduler::SubsetEntry};
 use wicketgate_wire::Api;
 
-use crate::outcome::Outcome;
+use crate::{outcome::Outcome, trust::Context};
 
 /// How a front carries a body, told by the proxy's own configuration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -35,7 +35,7 @@ pub struct Modes {
 }
 
 /// What matters of the caller's headers.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct RequestHead {
     /// Request target, with its query.
     pub path: Box<str>,
@@ -47,6 +47,8 @@ pub struct RequestHead {
     pub session: Option<Arc<str>>,
     /// Headers that a plugin reads.
     pub plugin_headers: Vec<(String, String)>,
+    /// What a trusted proxy says about the request.
+    pub context: Context,
     /// Headers that only we or the proxy may set, and that the caller sent.
     pub forged: SmallVec<[&'static str; 2]>,
 }
@@ -124,6 +126,8 @@ pub enum Event {
     },
     /// The endpoint's trailers; they end the body.
     ResponseTrailers,
+    /// The pool takes the place back for a more urgent request.
+    Evicted,
     /// Nothing more will come.
     Broken(Ended),
 }
@@ -149,6 +153,8 @@ pub struct Ask {
     pub subset: Option<Vec<SubsetEntry>>,
     /// Headers that a plugin reads.
     pub plugin_headers: Vec<(String, String)>,
+    /// What a trusted proxy says about the request.
+    pub context: Context,
 }
 
 /// Changes to the request's headers: only what differs.

@@ -23,7 +23,7 @@ pub use event::{
 };
 use request::Upload;
 use response::Observed;
-use wicketgate_pool::Ended;
+use wicketgate_pool::{Ended, admission};
 
 use crate::outcome::Outcome;
 
@@ -108,8 +108,16 @@ impl Exchange {
             Event::ResponseHeaders { head, end } => self.response_headers(head, end, out),
             Event::ResponseBody { data, end } => self.response_body(data, end, out),
             Event::ResponseTrailers => self.response_trailers(out),
+            Event::Evicted => self.evicted(out),
             Event::Broken(how) => self.finish(how, out),
         }
+    }
+
+    /// Our answer where none has begun; otherwise the proxy cuts the answer when it hears this one.
+    fn evicted(&mut self, out: &mut Commands) {
+        let why = admission::Outcome::EvictedRunning;
+        out.push(Command::Reply(Outcome::Refused { why, wait: None }));
+        self.finish(Ended::Evicted, out);
     }
 
     /// A late message must not revive a finished request; an extra end of stream is worth counting.
@@ -123,6 +131,7 @@ impl Exchange {
             | Event::Refused(_)
             | Event::ResponseHeaders { .. }
             | Event::ResponseTrailers
+            | Event::Evicted
             | Event::Broken(_) => self.oddities.out_of_phase += 1,
         }
     }

@@ -123,7 +123,8 @@ impl Exchange {
 
     /// No body, or none that we get to see before we must answer.
     fn ask_by_headers(&mut self, out: &mut Commands) {
-        let bytes = self.upload.head.content_length.unwrap_or(0);
+        // The announced length is a claim that nothing here checks: it counts for no more than what could be held.
+        let bytes = self.upload.head.content_length.unwrap_or(0).min(self.limit);
         self.push_ask(Api::Unknown, None, Bytes::new(), bytes, out);
     }
 
@@ -179,6 +180,7 @@ impl Exchange {
             session_hash: facts.and_then(|facts| facts.session_hash),
             subset: self.upload.subset.take(),
             plugin_headers: std::mem::take(&mut self.upload.head.plugin_headers),
+            context: std::mem::take(&mut self.upload.head.context),
         })));
     }
 

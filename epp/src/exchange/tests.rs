@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use proptest::prelude::*;
-use wicketgate_pool::{Ended, Refusal, Usage};
+use wicketgate_pool::{Ended, Usage, admission};
 use wicketgate_wire::Api;
 
 use super::*;
@@ -367,7 +367,10 @@ fn a_refusal_is_the_last_word() {
     let mut it = exchange(BodyMode::FullDuplex, BodyMode::FullDuplex);
     on(&mut it, headers(CHAT, false));
     on(&mut it, body(BODY, true));
-    let no = Outcome::Refused(Refusal::NoEndpoints);
+    let no = Outcome::Refused {
+        why: admission::Outcome::RejectedNoEndpoints,
+        wait: None,
+    };
     assert_eq!(
         on(&mut it, Event::Refused(no.clone()))[0],
         Command::Reply(no)

@@ -125,6 +125,12 @@ impl Stream for Session {
                 }
                 continue;
             }
+            if this.request.poll_evicted(context).is_ready() {
+                if !this.guarded(|request, answers| request.on(Event::Evicted, answers)) {
+                    return Poll::Ready(Some(Err(Status::internal("handler failed"))));
+                }
+                continue;
+            }
             match Pin::new(&mut this.inbound).poll_next(context) {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(Some(Ok(message))) => {
@@ -196,6 +202,13 @@ impl Carried {
             return Poll::Ready(Decided::TimedOut);
         }
         Poll::Pending
+    }
+
+    fn poll_evicted(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        match self.guard.as_mut() {
+            Some(guard) => guard.poll_evicted(context),
+            None => Poll::Pending,
+        }
     }
 
     fn on_verdict(&mut self, decided: Decided, answers: &mut VecDeque<ProcessingResponse>) {
@@ -331,8 +344,11 @@ impl Carried {
     fn on_placed(&mut self, verdict: Verdict, answers: &mut VecDeque<ProcessingResponse>) {
         self.pipeline.metrics.decision.observe(self.since_arrival());
         match verdict {
-            Verdict::Refused(why) => self.on(Event::Refused(Outcome::Refused(why)), answers),
+            Verdict::Refused { why, wait } => {
+                self.on(Event::Refused(Outcome::Refused { why, wait }), answers);
+            }
             Verdict::Dispatched(decision, guard) => {
+                self.pipeline.metrics.waited(guard.waited());
                 let Some(first) = decision.targets.first() else {
                     return self.on(Event::Refused(Outcome::Internal), answers);
                 };
@@ -394,3 +410,6 @@ impl Carried {
         oddities.get_or_create(&OddityLabels { kind }).inc();
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -56,6 +56,13 @@ pub(super) fn request_head(map: Option<&HeaderMap>, settings: &Settings) -> Requ
             name => plugin_header(name, value, settings, &mut head),
         }
     }
+    if let (Some(trusted), Some(map)) = (&settings.trusted, map) {
+        head.context = trusted.read(|name| {
+            let mut headers = map.headers.iter();
+            let header = headers.find(|header| header.key.as_ref() == name.as_bytes())?;
+            Some(header.bytes().as_ref())
+        });
+    }
     head
 }
 

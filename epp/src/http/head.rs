@@ -84,6 +84,9 @@ pub(super) fn request_head(parts: &http::request::Parts, settings: &Settings) ->
             head.plugin_headers.push((name.clone(), value));
         }
     }
+    if let Some(trusted) = &settings.trusted {
+        head.context = trusted.read(|name| map.get(name).map(HeaderValue::as_bytes));
+    }
     for name in map.keys() {
         if let Some(forged) = headers::steering(name.as_str().as_bytes()) {
             head.forged.push(forged);
@@ -206,6 +209,8 @@ mod tests {
             decision_timeout: std::time::Duration::from_secs(1),
             plugin_headers: vec!["x-mine".into()],
             session_header: None,
+            trusted: None,
+            weights: Arc::default(),
             access_log: false,
         };
         let head = request_head(&parts, &settings);

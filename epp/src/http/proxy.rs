@@ -1,6 +1,10 @@
 //! One request through the HTTP front: read, ask, try the list, answer.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, header};
@@ -8,7 +12,7 @@ use http_body::Body as _;
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use wicketgate_pool::{
-    Ended,
+    Ended, admission,
     scheduler::{Decision, Incarnation, Nanos},
 };
 use wicketgate_wire::Api;
@@ -115,6 +119,14 @@ impl Walk {
         }
     }
 
+    /// Ready when the pool takes the request's place back.
+    pub(super) fn poll_evicted(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        match self.guard.as_mut() {
+            Some(guard) => guard.poll_evicted(context),
+            None => Poll::Pending,
+        }
+    }
+
     /// The placement of a decision that this endpoint carries out.
     fn placement(&self, decision: &Decision, serves: Incarnation) -> Placement {
         match &self.guard {
@@ -142,7 +154,13 @@ impl Walk {
     /// Ends the walk with an answer of our own.
     fn refuse(&mut self, outcome: &Outcome, request_id: &HeaderValue) -> Response<RelayBody> {
         self.outcome = Some(outcome.reason());
-        for command in self.on(Event::Refused(outcome.clone())) {
+        let event = match outcome {
+            Outcome::Refused { why, .. } if *why == admission::Outcome::EvictedRunning => {
+                Event::Evicted
+            }
+            _ => Event::Refused(outcome.clone()),
+        };
+        for command in self.on(event) {
             self.carry_out(command);
         }
         own_answer(outcome, request_id)
@@ -303,8 +321,9 @@ impl Front {
         };
         self.pipeline.metrics.decision.observe(walk.seconds());
         match verdict {
-            Verdict::Refused(why) => Err(Outcome::Refused(why)),
+            Verdict::Refused { why, wait } => Err(Outcome::Refused { why, wait }),
             Verdict::Dispatched(decision, guard) => {
+                self.pipeline.metrics.waited(guard.waited());
                 walk.guard = Some(guard);
                 Ok(decision)
             }
@@ -331,10 +350,15 @@ impl Front {
                 .to(&target.address)
                 .map_err(|outcome| (false, outcome))?;
             let sent = self.upstreams.send(&target.address, &self.policy, request);
-            let sent = match tokio::time::timeout_at(deadline, sent).await {
-                Ok(sent) => sent,
-                Err(_) => Err(Failure::FirstByteTimeout),
+            let sent = tokio::select! {
+                biased;
+                () = std::future::poll_fn(|context| walk.poll_evicted(context)) => {
+                    let why = admission::Outcome::EvictedRunning;
+                    return Err((false, Outcome::Refused { why, wait: None }));
+                }
+                sent = tokio::time::timeout_at(deadline, sent) => sent,
             };
+            let sent = sent.unwrap_or(Err(Failure::FirstByteTimeout));
             match sent {
                 Ok((response, link)) => {
                     let more = index + 1 < decision.targets.len();
@@ -352,7 +376,9 @@ impl Front {
                 }
                 Err(failure) => {
                     if let Some(guard) = &walk.guard {
-                        guard.failed(target.id, true);
+                        // A long answer is no broken endpoint, as long as it speaks otherwise.
+                        let certain = !matches!(failure, Failure::FirstByteTimeout);
+                        guard.failed(target.id, certain);
                     }
                     tracing::debug!(address = %target.address, %failure, "endpoint failed");
                     last = (failure.safe_to_retry(), outcome_of(&failure));

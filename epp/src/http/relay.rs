@@ -27,6 +27,9 @@ pub(super) enum RelayError {
     /// The request took longer than allowed.
     #[error("the request took too long")]
     TooLong,
+    /// Its place was taken back.
+    #[error("the request was ended for a more urgent one")]
+    Evicted,
 }
 
 /// Body of an answer to a caller.
@@ -101,6 +104,12 @@ impl Relay {
     ) -> Poll<Option<Result<Frame<Bytes>, RelayError>>> {
         if self.over {
             return Poll::Ready(None);
+        }
+        if self.walk.poll_evicted(context).is_ready() {
+            self.over = true;
+            self.link = None;
+            self.on(Event::Evicted);
+            return Poll::Ready(Some(Err(RelayError::Evicted)));
         }
         let frame = match Pin::new(&mut self.incoming).poll_frame(context) {
             Poll::Ready(frame) => frame,

@@ -139,3 +139,22 @@ impl<F: Future> Future for CatchUnwind<F> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::CatchUnwind;
+
+    /// C03: a panic ends its own request.
+    #[tokio::test]
+    async fn a_panic_is_caught_wherever_it_comes() {
+        let late = Box::pin(async {
+            tokio::task::yield_now().await;
+            panic!("as planned");
+        });
+        assert_eq!(
+            CatchUnwind::<std::pin::Pin<Box<dyn Future<Output = ()>>>>(Box::pin(late)).await,
+            None
+        );
+        assert_eq!(CatchUnwind(Box::pin(async { 7 })).await, Some(7));
+    }
+}

@@ -3,7 +3,6 @@
 use std::{
     collections::HashMap,
     pin::Pin,
-    sync::Arc,
     task::{Context, Poll},
     time::Duration,
 };
@@ -16,9 +15,8 @@ use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 use tokio::{net::TcpStream, task::JoinHandle};
-use tokio_rustls::TlsConnector;
 
-use crate::net::Connection;
+use crate::{net::Connection, tls::Connector};
 
 /// Idle connections kept per endpoint.
 const MAX_IDLE: usize = 256;
@@ -35,7 +33,7 @@ pub struct UpstreamPolicy {
     /// Pauses before each further round of tries; their number bounds the rounds.
     pub retry_backoff: Vec<Duration>,
     /// Talk TLS to endpoints, trusting these CAs.
-    pub tls: Option<Arc<rustls::ClientConfig>>,
+    pub tls: Option<Connector>,
     /// `authorization` for endpoints, instead of the caller's.
     pub authorization: Option<http::HeaderValue>,
 }
@@ -196,7 +194,10 @@ async fn connect(address: &str, policy: &UpstreamPolicy) -> Result<Link, Failure
         stream.set_nodelay(true)?;
         let connection = match &policy.tls {
             None => Connection::Plain(stream),
-            Some(tls) => return handshake(stream, address, tls).await,
+            Some(tls) => {
+                let stream = tls.connect(address, stream).await?;
+                return Ok(Dialled::Tls(Box::new(stream)));
+            }
         };
         Ok(Dialled::Plain(connection))
     };
@@ -214,23 +215,6 @@ async fn connect(address: &str, policy: &UpstreamPolicy) -> Result<Link, Failure
 enum Dialled {
     Plain(Connection),
     Tls(Box<tokio_rustls::client::TlsStream<TcpStream>>),
-}
-
-async fn handshake(
-    stream: TcpStream,
-    address: &str,
-    tls: &Arc<rustls::ClientConfig>,
-) -> std::io::Result<Dialled> {
-    let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
-    let host = host
-        .trim_start_matches('[')
-        .trim_end_matches(']')
-        .to_owned();
-    let name = rustls::pki_types::ServerName::try_from(host).map_err(std::io::Error::other)?;
-    let stream = TlsConnector::from(Arc::clone(tls))
-        .connect(name, stream)
-        .await?;
-    Ok(Dialled::Tls(Box::new(stream)))
 }
 
 async fn drive<T>(io: T) -> Result<Link, Failure>

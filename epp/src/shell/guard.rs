@@ -7,7 +7,10 @@ use std::{
 };
 
 use tokio::sync::oneshot;
-use wicketgate_pool::{Ended, Input, Refusal, RequestId, Usage, scheduler::Incarnation};
+use wicketgate_pool::{
+    Ended, Input, RequestId, Usage, admission,
+    scheduler::{Incarnation, Nanos},
+};
 
 use super::{PoolShell, Verdict};
 
@@ -17,15 +20,49 @@ pub struct InFlight {
     id: RequestId,
     how: Ended,
     usage: Option<Usage>,
+    waited: Nanos,
+    /// Where the pool asks for its end; only of requests that may be evicted.
+    evicted: Option<oneshot::Receiver<()>>,
 }
 
 impl InFlight {
-    pub(super) fn new(shell: &Arc<PoolShell>, id: RequestId) -> Self {
+    pub(super) fn new(
+        shell: &Arc<PoolShell>,
+        id: RequestId,
+        waited: Nanos,
+        evicted: Option<oneshot::Receiver<()>>,
+    ) -> Self {
         InFlight {
             shell: Arc::clone(shell),
             id,
             how: Ended::Dropped,
             usage: None,
+            waited,
+            evicted,
+        }
+    }
+
+    /// How long it waited for its turn, in nanoseconds.
+    pub fn waited(&self) -> Nanos {
+        self.waited
+    }
+
+    /// Ready when the pool wants the request ended for a more urgent one; never for most requests.
+    pub fn poll_evicted(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        let Some(evicted) = self.evicted.as_mut() else {
+            return Poll::Pending;
+        };
+        match Pin::new(evicted).poll(context) {
+            Poll::Ready(Ok(())) => {
+                self.evicted = None;
+                Poll::Ready(())
+            }
+            // The pool will not ask any more.
+            Poll::Ready(Err(_)) => {
+                self.evicted = None;
+                Poll::Pending
+            }
+            Poll::Pending => Poll::Pending,
         }
     }
 
@@ -107,7 +144,10 @@ impl Future for Waiting {
         let verdict = match Pin::new(&mut self.receiver).poll(context) {
             Poll::Pending => return Poll::Pending,
             Poll::Ready(Ok(verdict)) => verdict,
-            Poll::Ready(Err(_)) => Verdict::Refused(Refusal::ShuttingDown),
+            Poll::Ready(Err(_)) => Verdict::Refused {
+                why: admission::Outcome::EvictedShuttingDown,
+                wait: None,
+            },
         };
         self.answered = true;
         Poll::Ready(verdict)

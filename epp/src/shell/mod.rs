@@ -20,8 +20,9 @@ use parking_lot::{Mutex, RwLock};
 pub use record::{RecordError, Recorder};
 use tokio::sync::{Notify, oneshot};
 use wicketgate_pool::{
-    Delta, Input, Output, Outputs, Pool, PoolConfig, Refusal, Request, RequestId, Totals,
-    scheduler::{Decision, DecisionRecord, Endpoint, Incarnation, Nanos, PrefixView, SpecError},
+    ConfigFault, Delta, Ended, Input, Output, Outputs, Pool, PoolConfig, QueueView, Request,
+    RequestId, Totals, admission,
+    scheduler::{Decision, DecisionRecord, Endpoint, Incarnation, Nanos, PrefixView},
 };
 
 use crate::clock::Clock;
@@ -35,7 +36,12 @@ pub enum Verdict {
     /// It has a place; the guard holds the counts.
     Dispatched(Decision, InFlight),
     /// It has none.
-    Refused(Refusal),
+    Refused {
+        /// Why.
+        why: admission::Outcome,
+        /// How long a newcomer would wait now, if that is known.
+        wait: Option<Nanos>,
+    },
 }
 
 /// When the answer comes.
@@ -51,6 +57,8 @@ struct Inner {
     pool: Pool,
     out: Outputs,
     waiters: HashMap<RequestId, oneshot::Sender<Verdict>>,
+    /// Running requests that may be evicted.
+    evictable: HashMap<RequestId, oneshot::Sender<()>>,
     recorder: Option<Recorder>,
 }
 
@@ -81,13 +89,14 @@ impl PoolShell {
         prefix: Box<dyn PrefixView + Send + Sync>,
         recorder: Option<Recorder>,
         keep_records: usize,
-    ) -> Result<Arc<Self>, SpecError> {
+    ) -> Result<Arc<Self>, ConfigFault> {
         Ok(Arc::new(PoolShell {
             clock,
             inner: Mutex::new(Inner {
                 pool: Pool::new(config, seed)?,
                 out: Outputs::default(),
                 waiters: HashMap::new(),
+                evictable: HashMap::new(),
                 recorder,
             }),
             prefix,
@@ -102,24 +111,40 @@ impl PoolShell {
     /// Puts a request to the pool.
     pub fn arrive(self: &Arc<Self>, request: Request) -> Arrival {
         let id = request.id;
-        let mut verdict = None;
-        let waiting = self.step(Input::Arrive(Arc::new(request)), |inner, outputs| {
-            verdict = take_own(outputs, id);
-            if verdict.is_some() {
-                return None;
+        let mut own = None;
+        // From here on the request may be counted: a panic in the step gives it back too.
+        let unwound = Unwound { shell: self, id };
+        let later = self.step(Input::Arrive(Arc::new(request)), |inner, outputs| {
+            own = take_own(outputs, id);
+            match &own {
+                Some(Own::Dispatched(..)) => inner.evictable(id).map(Later::Evicted),
+                Some(Own::Refused { .. }) => None,
+                None => {
+                    let (sender, receiver) = oneshot::channel();
+                    inner.waiters.insert(id, sender);
+                    Some(Later::Verdict(receiver))
+                }
             }
-            let (sender, receiver) = oneshot::channel();
-            inner.waiters.insert(id, sender);
-            Some(receiver)
         });
-        match (verdict, waiting) {
-            (Some(Ok(mut decision)), _) => {
+        std::mem::forget(unwound);
+        match (own, later) {
+            (Some(Own::Dispatched(mut decision, waited)), later) => {
                 self.keep_record(&mut decision);
-                Arrival::Now(Verdict::Dispatched(decision, InFlight::new(self, id)))
+                let evicted = match later {
+                    Some(Later::Evicted(evicted)) => Some(evicted),
+                    Some(Later::Verdict(_)) | None => None,
+                };
+                let guard = InFlight::new(self, id, waited, evicted);
+                Arrival::Now(Verdict::Dispatched(decision, guard))
             }
-            (Some(Err(why)), _) => Arrival::Now(Verdict::Refused(why)),
-            (None, Some(receiver)) => Arrival::Later(Waiting::new(self, id, receiver)),
-            (None, None) => Arrival::Now(Verdict::Refused(Refusal::ShuttingDown)),
+            (Some(Own::Refused { why, wait }), _) => Arrival::Now(Verdict::Refused { why, wait }),
+            (None, Some(Later::Verdict(receiver))) => {
+                Arrival::Later(Waiting::new(self, id, receiver))
+            }
+            (None, Some(Later::Evicted(_)) | None) => Arrival::Now(Verdict::Refused {
+                why: admission::Outcome::Internal,
+                wait: None,
+            }),
         }
     }
 
@@ -181,6 +206,9 @@ impl PoolShell {
         // Read under the lock: the log's instants never go back.
         let now = self.clock.now();
         let mut out = std::mem::take(&mut inner.out);
+        if let Input::End { id, .. } = &input {
+            inner.evictable.remove(id);
+        }
         match inner.recorder.as_mut() {
             None => inner.pool.step(now, input, self.prefix.as_ref(), &mut out),
             Some(recorder) => {
@@ -210,15 +238,25 @@ impl PoolShell {
         wake: &mut Vec<(Option<oneshot::Sender<Verdict>>, Verdict)>,
     ) {
         match output {
-            Output::Dispatch { id, mut decision } => {
+            Output::Dispatch {
+                id,
+                mut decision,
+                waited,
+            } => {
                 self.keep_record(&mut decision);
-                let verdict = Verdict::Dispatched(decision, InFlight::new(self, id));
+                let guard = InFlight::new(self, id, waited, inner.evictable(id));
+                let verdict = Verdict::Dispatched(decision, guard);
                 wake.push((inner.waiters.remove(&id), verdict));
             }
-            Output::Refuse { id, why } => {
+            Output::Refuse { id, why, wait } => {
                 if let Some(sender) = inner.waiters.remove(&id) {
-                    wake.push((Some(sender), Verdict::Refused(why)));
+                    wake.push((Some(sender), Verdict::Refused { why, wait }));
                 }
+            }
+            Output::Evict { id } => {
+                // Its stream may have ended meanwhile; then there is nobody to tell.
+                let told = inner.evictable.remove(&id).map(|sender| sender.send(()));
+                tracing::debug!(id = id.0, told = ?told.is_some(), "evicting a running request");
             }
             Output::ConfigRefused(why) => tracing::error!(why, "configuration refused by the pool"),
             Output::WakeAt(at) => {
@@ -272,6 +310,17 @@ impl PoolShell {
         self.view(|pool| look(pool.endpoints(), now))
     }
 
+    /// The queue now.
+    pub fn queue(&self) -> QueueView {
+        let now = self.clock.now();
+        self.view(|pool| pool.queue(now))
+    }
+
+    /// Newcomers are refused from now on; with `drain` those that wait still get their turn.
+    pub fn close(self: &Arc<Self>, drain: bool) {
+        self.post(Input::Close { drain });
+    }
+
     /// Requests dispatched and not ended, requests on endpoints that left, and waiting callers.
     pub fn held(&self) -> Held {
         let inner = self.inner.lock();
@@ -302,16 +351,70 @@ pub struct Held {
     pub totals: Totals,
 }
 
+/// Gives a request back whose arrival panicked.
+struct Unwound<'a> {
+    shell: &'a Arc<PoolShell>,
+    id: RequestId,
+}
+
+impl Drop for Unwound<'_> {
+    fn drop(&mut self) {
+        let (shell, id) = (self.shell, self.id);
+        // A second panic while unwinding would end the process.
+        let given = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            shell.cancel(id);
+            shell.post(Input::End {
+                id,
+                how: Ended::Dropped,
+                usage: None,
+            });
+        }));
+        if given.is_err() {
+            tracing::error!("a pool panics at every step; its counts can no longer be trusted");
+        }
+    }
+}
+
+/// The pool's answer to the request that was just put to it.
+enum Own {
+    Dispatched(Decision, Nanos),
+    Refused {
+        why: admission::Outcome,
+        wait: Option<Nanos>,
+    },
+}
+
+/// What a request may hear of later.
+enum Later {
+    Verdict(oneshot::Receiver<Verdict>),
+    Evicted(oneshot::Receiver<()>),
+}
+
+impl Inner {
+    /// A way to tell a dispatched request to end, if it is one that may be evicted.
+    fn evictable(&mut self, id: RequestId) -> Option<oneshot::Receiver<()>> {
+        let (_, priority) = self.pool.running_at(id)?;
+        let enabled = self.pool.config().flow.admission.eviction.enabled;
+        (enabled && priority < 0).then(|| {
+            let (sender, receiver) = oneshot::channel();
+            self.evictable.insert(id, sender);
+            receiver
+        })
+    }
+}
+
 /// Takes the answer to `id` out of the outputs, if it is there.
-fn take_own(outputs: &mut Vec<Output>, id: RequestId) -> Option<Result<Decision, Refusal>> {
+fn take_own(outputs: &mut Vec<Output>, id: RequestId) -> Option<Own> {
     let index = outputs.iter().position(|output| match output {
         Output::Dispatch { id: of, .. } | Output::Refuse { id: of, .. } => *of == id,
-        Output::ConfigRefused(_) | Output::WakeAt(_) => false,
+        Output::Evict { .. } | Output::ConfigRefused(_) | Output::WakeAt(_) => false,
     })?;
     match outputs.remove(index) {
-        Output::Dispatch { decision, .. } => Some(Ok(decision)),
-        Output::Refuse { why, .. } => Some(Err(why)),
-        Output::ConfigRefused(_) | Output::WakeAt(_) => None,
+        Output::Dispatch {
+            decision, waited, ..
+        } => Some(Own::Dispatched(decision, waited)),
+        Output::Refuse { why, wait, .. } => Some(Own::Refused { why, wait }),
+        Output::Evict { .. } | Output::ConfigRefused(_) | Output::WakeAt(_) => None,
     }
 }
 

@@ -3,17 +3,39 @@
 use std::sync::Arc;
 
 use wicketgate_pool::{
-    Delta, Ended, PoolConfig, Request, RequestId,
+    Delta, Ended, FlowControl, PoolConfig, Request, RequestId,
+    admission::{
+        AdmissionConfig, EvictionConfig, Outcome,
+        gate::{Concurrency, Detector, GateConfig},
+    },
     scheduler::{EndpointSpec, Incarnation, NoPrefix, SchedulerPolicy, SchedulerSpec},
 };
 
 use super::*;
 
 fn shell() -> Arc<PoolShell> {
+    shell_of(1_000_000, AdmissionConfig::default())
+}
+
+/// So many requests at once on each endpoint.
+fn shell_of(most: u64, admission: AdmissionConfig) -> Arc<PoolShell> {
+    let detector = Detector::Concurrency(Concurrency {
+        max_concurrency: most,
+        ..Concurrency::default()
+    });
+    let gate = GateConfig {
+        detector,
+        ..GateConfig::default()
+    };
     let config = Arc::new(PoolConfig {
         name: "main".into(),
         scheduler: SchedulerSpec::default_ours(),
         policy: SchedulerPolicy::default(),
+        flow: FlowControl {
+            enabled: true,
+            admission,
+            gate,
+        },
         record_decisions: true,
     });
     PoolShell::new(Clock::start(), config, 1, Box::new(NoPrefix), None, 2).unwrap()
@@ -37,14 +59,14 @@ fn arrive(shell: &Arc<PoolShell>, id: u64) -> Verdict {
     };
     match shell.arrive(request) {
         Arrival::Now(verdict) => verdict,
-        Arrival::Later(_) => panic!("nothing waits yet"),
+        Arrival::Later(_) => panic!("it waits"),
     }
 }
 
 fn dispatched(verdict: Verdict) -> InFlight {
     match verdict {
         Verdict::Dispatched(_, guard) => guard,
-        Verdict::Refused(why) => panic!("{why:?}"),
+        Verdict::Refused { why, .. } => panic!("{why:?}"),
     }
 }
 
@@ -77,14 +99,108 @@ fn a_panic_gives_back_too() {
     assert_eq!(shell.held().running, 0);
 }
 
-#[test]
-fn an_empty_pool_refuses_and_holds_nothing() {
-    let shell = shell();
-    assert!(matches!(
-        arrive(&shell, 1),
-        Verdict::Refused(Refusal::NoEndpoints)
-    ));
-    assert_eq!(shell.held().running, 0);
+fn later(shell: &Arc<PoolShell>, request: Request) -> Waiting {
+    match shell.arrive(request) {
+        Arrival::Later(waiting) => waiting,
+        Arrival::Now(_) => panic!("it does not wait"),
+    }
+}
+
+fn numbered(id: u64) -> Request {
+    Request {
+        id: RequestId(id),
+        ..Request::default()
+    }
+}
+
+#[tokio::test]
+async fn who_waits_hears_of_the_place_and_holds_its_count() {
+    let shell = shell_of(1, AdmissionConfig::default());
+    join(&shell, 1);
+    let first = dispatched(arrive(&shell, 1));
+    let second = later(&shell, numbered(2));
+    let gone = later(&shell, numbered(3));
+    assert_eq!((shell.held().running, shell.held().waiting), (1, 2));
+    drop(gone);
+    assert_eq!(
+        shell.held().waiting,
+        1,
+        "a caller that hangs up leaves at once"
+    );
+    drop(first);
+    let second = dispatched(second.await);
+    assert_eq!((shell.held().running, shell.held().waiting), (1, 0));
+    assert!(second.waited() > 0);
+    drop(second);
+    let held = shell.held();
+    assert_eq!((held.running, held.totals.cancelled), (0, 1));
+}
+
+/// The verdict was on its way when the caller left: the place goes to the next.
+#[tokio::test]
+async fn a_place_that_nobody_takes_is_given_back() {
+    let shell = shell_of(1, AdmissionConfig::default());
+    join(&shell, 1);
+    let first = dispatched(arrive(&shell, 1));
+    let second = later(&shell, numbered(2));
+    let third = later(&shell, numbered(3));
+    drop(first);
+    drop(second);
+    drop(dispatched(third.await));
+    let held = shell.held();
+    assert_eq!((held.running, held.waiting, held.totals.ended), (0, 0, 3));
+    assert_eq!(shell.view(Pool::check), Ok(()));
+}
+
+#[tokio::test]
+async fn the_timer_ends_waits() {
+    let shell = shell_of(1, AdmissionConfig::default());
+    let timer = tokio::spawn(Arc::clone(&shell).run_timer());
+    let waiting = Request {
+        ttl: Some(20_000_000),
+        ..numbered(1)
+    };
+    match later(&shell, waiting).await {
+        Verdict::Refused { why, .. } => assert_eq!(why, Outcome::EvictedNoEndpoints),
+        Verdict::Dispatched(..) => panic!("there is no endpoint"),
+    }
+    timer.abort();
+    assert_eq!(shell.held().waiting, 0);
+}
+
+#[tokio::test]
+async fn a_victim_hears_of_its_eviction() {
+    let eviction = EvictionConfig {
+        enabled: true,
+        ..EvictionConfig::default()
+    };
+    let shell = shell_of(
+        1,
+        AdmissionConfig {
+            eviction,
+            ..AdmissionConfig::default()
+        },
+    );
+    join(&shell, 1);
+    let batch = Request {
+        priority: -1,
+        ..numbered(1)
+    };
+    let Arrival::Now(verdict) = shell.arrive(batch) else {
+        panic!("it waits");
+    };
+    let mut victim = dispatched(verdict);
+    let urgent = Request {
+        priority: 1,
+        ..numbered(2)
+    };
+    let urgent = later(&shell, urgent);
+    std::future::poll_fn(|context| victim.poll_evicted(context)).await;
+    victim.end(Ended::Evicted, None);
+    let mut urgent = dispatched(urgent.await);
+    let quiet = std::future::poll_fn(|context| urgent.poll_evicted(context));
+    let quiet = tokio::time::timeout(std::time::Duration::from_millis(5), quiet).await;
+    assert!(quiet.is_err(), "what is urgent is not evicted");
 }
 
 #[test]

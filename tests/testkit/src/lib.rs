@@ -4,6 +4,7 @@
 //! - [`cluster`]: emulated engines, a picker or gateway in front of them, Envoy in front of those.
 //! - [`client`]: callers: HTTP/1.1 and HTTP/2, raw bytes, streams that hang up.
 //! - [`raw`]: callers and servers that speak bytes: what no proper one would send.
+//! - [`scripted`]: a model server whose metrics page and answers a test writes.
 //! - [`stream`]: a scripted Envoy that speaks ext_proc to a picker; [`said`]: its answers in words.
 //! - [`certs`]: a certificate authority for one test.
 
@@ -23,6 +24,7 @@ pub mod cluster;
 pub mod process;
 pub mod raw;
 pub mod said;
+pub mod scripted;
 pub mod stream;
 
 use std::{

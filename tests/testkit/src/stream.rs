@@ -93,6 +93,26 @@ impl Proxy {
         crate::must("the stream's end", answers.message()).await
     }
 
+    /// Asks for a service's health, as the gRPC health protocol has it.
+    pub async fn health(&self, service: &str) -> Health {
+        let origin = format!("http://{}", self.address).parse().unwrap();
+        let mut grpc = Grpc::with_origin(self.channel.clone(), origin);
+        grpc.ready().await.unwrap();
+        let codec = ProstCodec::<HealthRequest, HealthResponse>::default();
+        let path = http::uri::PathAndQuery::from_static("/grpc.health.v1.Health/Check");
+        let service = service.to_owned();
+        let asked = grpc.unary(tonic::Request::new(HealthRequest { service }), path, codec);
+        match crate::must("a health answer", asked).await {
+            Ok(answer) => match answer.into_inner().status {
+                1 => Health::Serving,
+                2 => Health::NotServing,
+                other => panic!("health status {other}"),
+            },
+            Err(status) if status.code() == tonic::Code::NotFound => Health::Unknown,
+            Err(status) => panic!("{status}"),
+        }
+    }
+
     async fn process<T>(&self, messages: mpsc::Receiver<T>) -> Streaming<ProcessingResponse>
     where
         T: prost::Message + Send + Sync + 'static,
@@ -106,6 +126,29 @@ impl Proxy {
         let answers = grpc.streaming(request, path, codec).await;
         answers.unwrap().into_inner()
     }
+}
+
+/// What a health check says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Health {
+    /// It works.
+    Serving,
+    /// It does not.
+    NotServing,
+    /// There is no such service.
+    Unknown,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct HealthRequest {
+    #[prost(string, tag = "1")]
+    service: String,
+}
+
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+struct HealthResponse {
+    #[prost(int32, tag = "1")]
+    status: i32,
 }
 
 /// A number where [`ProcessingRequest`] has a message.

@@ -10,6 +10,7 @@ use wicketgate_scheduler::{
 use super::{builtin, name_of};
 use crate::{
     decode::Decoded,
+    flow,
     raw::{Profile, Raw},
     scalar::shown,
 };
@@ -163,7 +164,9 @@ fn unknown(raw: &Raw, name: &str, path: &str, instances: &[PluginInstance], out:
         // A plugin whose type or name was refused: one fault is enough for it.
         let refused = out.is_spoiled(&format!("plugins[{index}].type"))
             || out.is_spoiled(&format!("plugins[{index}].name"));
-        if builtin::role(&plugin.type_name).is_some() && name_of(plugin) == name {
+        let other =
+            builtin::role(&plugin.type_name).is_some() || flow::is_policy(&plugin.type_name);
+        if other && name_of(plugin) == name {
             let what = format!("{} is no filter, scorer or picker", shown(name));
             out.fault(&path, what);
             return;

@@ -86,8 +86,8 @@ pub(super) const SERVER: &[Field] = &[
     field(
         "decisionTimeout",
         Shape::Duration,
-        "60s",
-        "Longest wait for a decision; then 503.",
+        "120s",
+        "Longest time to a decision, whatever `admission` allows to wait; then 503.",
     ),
     field(
         "drainTimeout",
@@ -141,6 +141,12 @@ const ENDPOINT: &[Field] = &[
         "Share of the traffic relative to the others; 0 is a stand-by.",
     ),
     field(
+        "draining",
+        Shape::Bool,
+        "false",
+        "It is going away: it gets no new requests, and what runs there goes on.",
+    ),
+    field(
         "labels",
         Shape::Texts,
         "none",
@@ -168,7 +174,7 @@ const UPSTREAM_TLS: &[Field] = &[field(
     "caFile",
     Shape::Text,
     "required",
-    "CA of the endpoints' certificates, PEM.",
+    "CA of the endpoints' certificates, PEM; read again when it changes.",
 )];
 
 const UPSTREAM_KEYS: [Field; 7] = [
@@ -397,17 +403,52 @@ pub(super) const OBSERVABILITY: &[Field] = &[
     ),
 ];
 
+const OBJECTIVE: &[Field] = &[
+    field("name", Shape::Text, "required", "The objective's name."),
+    field(
+        "priority",
+        Shape::Integer(-2_147_483_648, 2_147_483_647),
+        "required",
+        "The priority of its requests.",
+    ),
+];
+const OBJECTIVE_SHAPE: Shape = Shape::Map(OBJECTIVE);
+
 pub(super) const TRUSTED_PROXY: &[Field] = &[
-    planned(
+    field(
         "fairnessIdHeader",
         Shape::Header,
-        "none",
-        "Header in which a trusted proxy names the caller that shares are counted for.",
+        "`x-llm-d-inference-fairness-id`, `x-gateway-inference-fairness-id`",
+        "Header that names the caller that shares are counted for.",
     ),
-    planned(
+    field(
         "priorityHeader",
         Shape::Header,
         "none",
-        "Header in which a trusted proxy gives a request's priority.",
+        "Header with a request's priority as a number.",
+    ),
+    field(
+        "objectiveHeader",
+        Shape::Header,
+        "`x-llm-d-inference-objective`, `x-gateway-inference-objective`",
+        "Header with the name of one of `objectives`; `priorityHeader` goes before it.",
+    ),
+    field(
+        "objectives",
+        Shape::List(&OBJECTIVE_SHAPE),
+        "none",
+        "Priorities by objective.",
+    ),
+    field(
+        "ttlHeader",
+        Shape::Header,
+        "`x-llm-d-inference-ttl`",
+        "Header with the longest wait, such as `3s`. It only shortens the band's.",
+    ),
+    field(
+        "sloTtftHeader",
+        Shape::Header,
+        "`x-llm-d-slo-ttft-ms`, `x-slo-ttft-ms`",
+        "Header with the wanted time to first token in milliseconds, for `slo-deadline-ordering-policy`.",
     ),
 ];

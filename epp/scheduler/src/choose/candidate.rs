@@ -8,6 +8,8 @@ pub(crate) struct Candidate<'a> {
     pub(crate) endpoint: &'a Endpoint,
     /// Half-open: may be the target of this one request, never a fallback.
     pub(crate) probe: bool,
+    /// Cannot start this request now: a fallback at most.
+    pub(crate) full: bool,
     /// Ever observed; always true in a profile that reads no telemetry.
     pub(crate) known: bool,
     /// Tokens of the prompt that are cached there; 0 unless some plugin of the profile asks.
@@ -27,6 +29,7 @@ impl<'a> Candidate<'a> {
         Candidate {
             endpoint,
             probe,
+            full: false,
             known: true,
             cached: 0,
             ramp: endpoint.ramp(context.now, &context.policy.slow_start),

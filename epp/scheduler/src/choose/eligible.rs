@@ -17,7 +17,7 @@ pub(super) fn eligible<'a>(cycle: &mut Cycle<'a>) -> Result<Vec<Candidate<'a>>, 
     subset::sort_into(hint.unwrap_or_default(), &mut cycle.scratch.subset);
     let (mut serving, mut inside) = (false, false);
     let mut candidates = Vec::with_capacity(endpoints.len());
-    for endpoint in endpoints {
+    for (at, endpoint) in endpoints.iter().enumerate() {
         if endpoint.draining {
             cycle.remove(endpoint, || Removal::Draining);
             continue;
@@ -34,8 +34,12 @@ pub(super) fn eligible<'a>(cycle: &mut Cycle<'a>) -> Result<Vec<Candidate<'a>>, 
             .available(context.now, &context.policy.health)
         {
             Availability::No { until } => cycle.remove(endpoint, || Removal::Ejected { until }),
-            Availability::Yes => candidates.push(Candidate::new(endpoint, false, context)),
-            Availability::Probe => candidates.push(Candidate::new(endpoint, true, context)),
+            ready => {
+                let probe = ready == Availability::Probe;
+                let mut candidate = Candidate::new(endpoint, probe, context);
+                candidate.full = cycle.full.get(at).copied().unwrap_or(false);
+                candidates.push(candidate);
+            }
         }
     }
     if !serving {

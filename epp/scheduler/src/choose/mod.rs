@@ -25,6 +25,9 @@ pub struct Snapshot<'a> {
     pub prefix: &'a dyn PrefixView,
     /// The pool's policy.
     pub policy: &'a SchedulerPolicy,
+    /// In the order of `endpoints`: which of them cannot start this request now, as far as the caller knows. They are
+    /// fallbacks only. What is missing counts as able.
+    pub full: &'a [bool],
 }
 
 /// Says which profiles run and which of their results counts.
@@ -107,6 +110,7 @@ impl Scheduler {
                 sessions: &state.sessions,
             },
             endpoints: snapshot.endpoints,
+            full: snapshot.full,
             rng: &mut state.rng,
             scratch: &mut state.scratch,
             record: None,

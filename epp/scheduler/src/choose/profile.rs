@@ -20,6 +20,7 @@ use crate::{
 pub(super) struct Cycle<'a> {
     pub(super) context: Context<'a>,
     pub(super) endpoints: &'a [Endpoint],
+    pub(super) full: &'a [bool],
     pub(super) rng: &'a mut Rng,
     pub(super) scratch: &'a mut Scratch,
     pub(super) record: Option<Box<DecisionRecord>>,
@@ -128,22 +129,28 @@ impl Profile {
         Ok(())
     }
 
-    /// Targets from the endpoints with a weight; stand-bys only fill the places that those leave open.
+    /// Targets from the endpoints with a weight that can start the request; what is full, and then stand-bys, only
+    /// fill the places that those leave open.
     fn pick(&self, cycle: &mut Cycle<'_>, candidates: &mut [Candidate<'_>]) -> Targets {
         let stand_by = |c: &Candidate<'_>| c.endpoint.weight == 0;
-        if !candidates.iter().is_sorted_by_key(stand_by) {
-            candidates.sort_by_key(stand_by);
+        let tier = |c: &Candidate<'_>| (stand_by(c), c.full);
+        if !candidates.iter().is_sorted_by_key(tier) {
+            candidates.sort_by_key(tier);
         }
-        let weighted = candidates.partition_point(|c| !stand_by(c));
-        let (regular, stand_bys) = candidates.split_at_mut(weighted);
         let mut targets = Targets::new();
-        for group in [regular, stand_bys] {
+        for group in candidates.chunk_by_mut(|a, b| tier(a) == tier(b)) {
             if targets.len() < self.picker.places() {
                 self.rank(cycle, group);
                 self.draw(cycle, group, &mut targets);
             } else {
                 for candidate in &*group {
-                    cycle.remove(candidate.endpoint, || Removal::StandBy);
+                    let full = candidate.full && !stand_by(candidate);
+                    let why = if full {
+                        Removal::Full
+                    } else {
+                        Removal::StandBy
+                    };
+                    cycle.remove(candidate.endpoint, || why);
                 }
             }
         }

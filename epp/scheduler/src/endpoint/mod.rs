@@ -8,7 +8,7 @@ use std::{collections::BTreeMap, net::SocketAddr, sync::Arc};
 use serde::{Deserialize, Serialize};
 
 pub use health::{Availability, Health, HealthPolicy};
-pub use telemetry::{Adapters, Reading, Sample, Telemetry};
+pub use telemetry::{Adapters, Missing, Reading, Sample, Telemetry};
 
 use crate::{Nanos, SlowStart};
 

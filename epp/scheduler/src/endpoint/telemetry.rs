@@ -56,6 +56,18 @@ pub struct Sample {
     pub adapters: Option<Adapters>,
 }
 
+/// Scrapes in a row that came back without a usable value, by signal. A name that an engine no longer writes shows
+/// here while everything else looks well.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Missing {
+    /// Requests waiting.
+    pub waiting: u32,
+    /// Requests running.
+    pub running: u32,
+    /// Share of KV blocks in use.
+    pub kv_usage: u32,
+}
+
 /// What is known of an endpoint from its scrapes.
 ///
 /// Each signal keeps its last good reading, which then grows old: one scrape without a signal is not its loss.
@@ -79,8 +91,8 @@ pub struct Telemetry {
     pub scraped: Option<Nanos>,
     /// Failed scrapes since the last good one.
     pub failures: u32,
-    /// Scrapes since the last one that held any of waiting, running and usage.
-    pub blank: u32,
+    /// Signals that good scrapes did not bring.
+    pub missing: Missing,
 }
 
 impl Telemetry {
@@ -92,12 +104,9 @@ impl Telemetry {
         let waiting = read(sample.waiting, f64::MAX, now);
         let running = read(sample.running, f64::MAX, now);
         let kv_usage = read(sample.kv_usage, 1.0, now);
-        let blank = waiting.is_none() && running.is_none() && kv_usage.is_none();
-        self.blank = if blank {
-            self.blank.saturating_add(1)
-        } else {
-            0
-        };
+        count(&mut self.missing.waiting, waiting);
+        count(&mut self.missing.running, running);
+        count(&mut self.missing.kv_usage, kv_usage);
         self.waiting = waiting.or(self.waiting);
         self.running = running.or(self.running);
         self.kv_usage = kv_usage.or(self.kv_usage);
@@ -133,6 +142,13 @@ impl Telemetry {
     }
 }
 
+fn count(missing: &mut u32, read: Option<Reading>) {
+    *missing = match read {
+        Some(_) => 0,
+        None => missing.saturating_add(1),
+    };
+}
+
 fn read(value: Option<f64>, most: f64, at: Nanos) -> Option<Reading> {
     let value = value.filter(|v| (0.0..=most).contains(v))?;
     // Minus zero would differ from zero in a recorded log.
@@ -160,7 +176,10 @@ mod tests {
             telemetry.apply(1, &kv(value));
             assert_eq!(telemetry.kv_usage, None, "{value}");
             assert!(!telemetry.observed());
-            assert_eq!((telemetry.scraped, telemetry.blank), (Some(1), 1));
+            assert_eq!(
+                (telemetry.scraped, telemetry.missing.kv_usage),
+                (Some(1), 1)
+            );
         }
     }
 
@@ -171,7 +190,12 @@ mod tests {
         telemetry.apply(20, &kv(f64::NAN));
         telemetry.apply(30, &Sample::default());
         assert_eq!(telemetry.kv_usage, Some(Reading { value: 0.4, at: 10 }));
-        assert_eq!(telemetry.blank, 2);
+        let missing = Missing {
+            waiting: 3,
+            running: 3,
+            kv_usage: 2,
+        };
+        assert_eq!(telemetry.missing, missing);
         assert_eq!(Reading::fresh(telemetry.kv_usage, 15, 5), Some(0.4));
         assert_eq!(Reading::fresh(telemetry.kv_usage, 16, 5), None);
         assert_eq!(telemetry.age(30), Some(20));
@@ -184,7 +208,7 @@ mod tests {
         telemetry.scrape_failed(2);
         assert_eq!(telemetry.failures, 2);
         telemetry.apply(3, &kv(0.0));
-        assert_eq!((telemetry.failures, telemetry.blank), (0, 0));
+        assert_eq!((telemetry.failures, telemetry.missing.kv_usage), (0, 0));
         assert_eq!(telemetry.kv_usage, Some(Reading { value: 0.0, at: 3 }));
     }
 

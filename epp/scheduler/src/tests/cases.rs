@@ -4,7 +4,7 @@ use std::{cell::RefCell, collections::BTreeSet};
 
 use super::{Fleet, NOW, endpoint, request, sample, scraped, spec};
 use crate::{
-    Endpoint, Incarnation, Nanos, PluginSpec, PrefixView, RequestView, SECOND, Sample,
+    Endpoint, Incarnation, Missing, Nanos, PluginSpec, PrefixView, RequestView, SECOND, Sample,
     SchedulerSpec,
     spec::{ActiveRequest, PickerParameters, TokenLoad},
 };
@@ -125,10 +125,13 @@ fn c12_a_renamed_metric_is_a_visible_condition() {
     for _ in 0..3 {
         renamed.on_sample(NOW, &Sample::default());
     }
-    assert_eq!(
-        (renamed.telemetry.blank, renamed.telemetry.failures),
-        (3, 0)
-    );
+    let all = Missing {
+        waiting: 3,
+        running: 3,
+        kv_usage: 3,
+    };
+    assert_eq!(renamed.telemetry.missing, all);
+    assert_eq!(renamed.telemetry.failures, 0);
     assert!(!renamed.telemetry.observed());
     let mut partly = endpoint(2);
     let cut = Sample {
@@ -138,7 +141,11 @@ fn c12_a_renamed_metric_is_a_visible_condition() {
     partly.on_sample(NOW, &cut);
     assert_eq!(partly.running(NOW, SECOND), Some(4.0));
     assert_eq!(partly.waiting(NOW, SECOND), None);
-    assert_eq!(partly.telemetry.blank, 0);
+    let missing = partly.telemetry.missing;
+    assert_eq!(
+        (missing.waiting, missing.running, missing.kv_usage),
+        (1, 0, 1)
+    );
 }
 
 /// A pick enters the view at once, as the approximate index does.

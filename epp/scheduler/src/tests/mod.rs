@@ -103,6 +103,7 @@ impl Fleet {
             endpoints: &self.endpoints,
             prefix,
             policy: &self.policy,
+            full: &[],
         };
         self.scheduler.choose(request, &snapshot, &mut self.state)
     }

@@ -11,6 +11,8 @@ fn settings() -> Settings {
         decision_timeout: std::time::Duration::from_secs(1),
         plugin_headers: vec!["x-route".into()],
         session_header: Some(Arc::from("x-session-token")),
+        trusted: None,
+        weights: Arc::default(),
         access_log: false,
     }
 }
@@ -166,7 +168,10 @@ fn the_head_answer_has_the_destination_twice_and_nothing_else() {
 /// S01: our own answers are JSON, say why, and when to come back.
 #[test]
 fn an_immediate_answer_is_openai_json() {
-    let outcome = Outcome::Refused(wicketgate_pool::Refusal::NoEndpoints);
+    let outcome = Outcome::Refused {
+        why: wicketgate_pool::admission::Outcome::RejectedNoEndpoints,
+        wait: None,
+    };
     let Some(Answer::Immediate(immediate)) = answer(Command::Reply(outcome)).unwrap().answer else {
         panic!("another answer");
     };

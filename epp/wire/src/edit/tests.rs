@@ -47,6 +47,25 @@ fn only_the_model_changes() {
     );
 }
 
+/// C07, its four bodies: the model is put in or replaced, the rest keeps its bytes.
+#[test]
+fn a_target_is_put_into_any_body() {
+    for (body, expected) in [
+        (
+            r#"{"model":"chat","seed":9007199254740993,"x":1.0}"#,
+            r#"{"model":"base-v1","seed":9007199254740993,"x":1.0}"#,
+        ),
+        (r#"{"prompt":"hi"}"#, r#"{"prompt":"hi","model":"base-v1"}"#),
+        (r#"{"model":""}"#, r#"{"model":"base-v1"}"#),
+        (
+            r#"{"model":"chat","messages":[{"role":"user","content":"say \"model\":\"chat\""}]}"#,
+            r#"{"model":"base-v1","messages":[{"role":"user","content":"say \"model\":\"chat\""}]}"#,
+        ),
+    ] {
+        assert_eq!(with_model(body, "base-v1"), expected);
+    }
+}
+
 #[test]
 fn one_comma_goes_with_a_member() {
     assert_eq!(remove(r#"{"a":1,"b":2,"c":3}"#, "a"), r#"{"b":2,"c":3}"#);

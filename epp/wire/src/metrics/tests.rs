@@ -28,6 +28,25 @@ fn kv_usage_by_either_name() {
     assert_eq!(sglang.ranks[0].kv_usage, Some(0.7));
 }
 
+/// C12: an old name does not speak for a new one that says nothing; a page that ends in the middle of a name keeps
+/// what was whole.
+#[test]
+fn kv_usage_that_is_not_said() {
+    let old = "vllm:gpu_cache_usage_perc{model_name=\"m\"} 0.4\n";
+    for bad in ["NaN", "-1", "+Inf"] {
+        let new = format!("vllm:kv_cache_usage_perc{{model_name=\"m\"}} {bad}\n");
+        assert_eq!(vllm(&format!("{old}{new}")).kv_usage, None, "{bad}");
+        assert_eq!(vllm(&format!("{new}{old}")).kv_usage, None, "{bad}");
+    }
+    let cut = format!("{old}vllm:num_requests_wai");
+    let sample = scan_metrics(EngineKind::Vllm, cut.as_bytes());
+    assert!(sample.truncated);
+    assert_eq!(
+        (sample.ranks[0].kv_usage, sample.ranks[0].waiting),
+        (Some(0.4), None)
+    );
+}
+
 #[test]
 fn a_cut_line_does_not_count_and_a_real_zero_does() {
     let page =
@@ -39,6 +58,42 @@ fn a_cut_line_does_not_count_and_a_real_zero_does() {
         (Some(0.0), None)
     );
     assert!(!scan_metrics(EngineKind::Vllm, b"vllm:num_requests_wai").recognised);
+}
+
+/// C11 (b): two series; the one with the larger value counts; running and waiting name one adapter, which takes one
+/// slot of two.
+#[test]
+fn an_adapter_that_runs_and_waits_is_one() {
+    let page = "vllm:lora_requests_info{max_lora=\"2\",running_lora_adapters=\"a\",waiting_lora_adapters=\"a\"} 1.7e9\n\
+        vllm:lora_requests_info{max_lora=\"2\",running_lora_adapters=\"\",waiting_lora_adapters=\"\"} 1.6e9\n";
+    let lora = scan_metrics(EngineKind::Vllm, page.as_bytes())
+        .lora
+        .unwrap();
+    let list = |set: &std::collections::BTreeSet<String>| set.iter().cloned().collect::<Vec<_>>();
+    assert_eq!(
+        (list(&lora.loaded), lora.max),
+        (vec!["a".to_owned()], Some(2))
+    );
+    assert_eq!(list(&lora.running), list(&lora.waiting));
+    for (names, expected) in [
+        ("a,,b", vec!["a", "b"]),
+        (" a b , c ", vec!["a b", "c"]),
+        (",", vec![]),
+    ] {
+        let page = format!(
+            "vllm:lora_requests_info{{max_lora=\"x\",running_lora_adapters=\"{names}\"}} 1\n"
+        );
+        let lora = scan_metrics(EngineKind::Vllm, page.as_bytes())
+            .lora
+            .unwrap();
+        assert_eq!(
+            (list(&lora.running), lora.max),
+            (
+                expected.iter().map(|name| (*name).to_owned()).collect(),
+                None
+            )
+        );
+    }
 }
 
 /// C11: absent, several label sets, odd names, no number.

@@ -46,6 +46,52 @@ fn usage_is_the_same_for_every_cut() {
     }
 }
 
+/// C08, input 1 as it is, cut into three at every pair of offsets.
+#[test]
+fn usage_is_three_for_every_two_cuts() {
+    let text = "data: {\"choices\":[{\"delta\":{\"content\":\"日本🙂\"}}]}\n\ndata: {\"usage\":{\"completion_tokens\":3}}\n\ndata: [DONE]\n\n".as_bytes();
+    for first in 0..=text.len() {
+        for second in first..=text.len() {
+            let (a, rest) = text.split_at(first);
+            let (b, c) = rest.split_at(second - first);
+            let seen = observe(UsageObserver::sse(), &[a, b, c]);
+            assert_eq!(seen.usage().completion_tokens, Some(3), "{first} {second}");
+            assert_eq!((seen.events(), seen.done()), (1, true), "{first} {second}");
+        }
+    }
+}
+
+/// C08: prompt tokens in the opening event, output tokens in the closing one, in either spelling.
+#[test]
+fn usage_split_over_two_events_is_whole() {
+    for text in [
+        "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":9}}\n\ndata: {\"choices\":[],\"usage\":{\"completion_tokens\":5}}\n\n",
+        "data: {\"response\":{\"usage\":{\"input_tokens\":9}}}\n\ndata: {\"usage\":{\"output_tokens\":5}}\n\n",
+    ] {
+        let usage = sse(text.as_bytes()).usage();
+        assert_eq!(
+            (usage.prompt_tokens, usage.completion_tokens),
+            (Some(9), Some(5)),
+            "{text}"
+        );
+    }
+}
+
+/// C08: the bound is 1 MiB of one unfinished event, in one piece or in many.
+#[test]
+fn an_event_of_a_mebibyte_is_the_longest() {
+    for (length, gave_up) in [(1 << 20, false), ((1 << 20) + 1, true)] {
+        let text = "a".repeat(length);
+        for chunk in [length, 4096] {
+            let mut seen = UsageObserver::sse();
+            text.as_bytes()
+                .chunks(chunk)
+                .for_each(|piece| seen.feed(piece));
+            assert_eq!(seen.gave_up(), gave_up, "{length} in pieces of {chunk}");
+        }
+    }
+}
+
 #[test]
 fn a_later_event_fills_and_never_wipes() {
     let text = b"data: {\"type\":\"message_start\",\"message\":{\"usage\":{\"input_tokens\":9,\"cache_read_input_tokens\":4}}}\n\ndata: {\"type\":\"message_delta\",\"usage\":{\"output_tokens\":5}}\n\ndata: {\"usage\":null}\n\n";
