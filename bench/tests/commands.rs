@@ -28,7 +28,8 @@ fn main() -> ExitCode {
     let filter = std::env::args()
         .skip(1)
         .find(|argument| !argument.starts_with('-'));
-    let tests: [(&str, fn()); 6] = [
+    let tests: [(&str, fn()); 7] = [
+        ("admission", admission),
         ("schedule", schedule),
         ("scrape", scrape),
         ("extproc_closed_loop", extproc_closed_loop),
@@ -64,6 +65,29 @@ fn has_numbers(value: &Value, pointers: &[&str]) {
             "{pointer} in {value}"
         );
     }
+}
+
+fn admission() {
+    let line = "bench admission --flows 50 --depth 500 --cancels 2000 --seconds 0.1 --json";
+    let (code, value, output) = measured(line);
+    assert_eq!(code, 0, "{output:?}");
+    assert_eq!(
+        (value["flows"].as_u64(), value["bands"].as_u64()),
+        (Some(50), Some(5))
+    );
+    has_numbers(
+        &value,
+        &[
+            "/enqueue_dispatch_per_s",
+            "/cancel_per_s",
+            "/cancel_100k_ms",
+            "/p50_us",
+            "/p99_us",
+            "/depth_ratio",
+            "/operations_us/turn/p99",
+            "/by_policy/drr",
+        ],
+    );
 }
 
 fn schedule() {

@@ -1,5 +1,6 @@
 //! `wicketgate bench ...`: one file per benchmark.
 
+mod admission;
 mod extproc;
 mod load;
 mod schedule;
@@ -26,6 +27,8 @@ const USAGE: u8 = 2;
 pub enum BenchCommand {
     /// Open-loop load on an OpenAI-compatible server
     Load(load::LoadArgs),
+    /// The queues alone: what enqueue, dispatch and cancel cost
+    Admission(admission::AdmissionArgs),
     /// The scheduler alone: how long a decision takes
     Schedule(schedule::ScheduleArgs),
     /// Scraping many engines: what it costs while nothing else happens
@@ -55,6 +58,7 @@ pub fn bench(command: BenchCommand) -> ExitCode {
     match command {
         BenchCommand::Child { role } => child::run(&role),
         BenchCommand::Load(args) => load::run(&args),
+        BenchCommand::Admission(args) => tell(args.output, admission::run(&args)),
         BenchCommand::Schedule(args) => tell(args.output, schedule::run(&args)),
         BenchCommand::Scrape(args) => tell(args.output, block_on(scrape::run(&args))),
         BenchCommand::Extproc(args) => tell(args.output, block_on(extproc::run(&args))),
@@ -138,6 +142,7 @@ mod tests {
     #[test]
     fn lines_that_the_documents_show_are_understood() {
         for line in [
+            "bench admission --json",
             "bench schedule --endpoints 100",
             "bench scrape --endpoints 100 --interval 50ms --seconds 10 --json",
             "bench extproc --prompt-bytes 2048 --concurrency 16",
