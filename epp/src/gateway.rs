@@ -489,9 +489,9 @@ fn start_pool(
         let (directory, fixed) = (Arc::clone(&directory), pool.endpoints.clone());
         let (read, shown) = (Arc::clone(&spec.read_endpoints), path.display().to_string());
         tasks.push(watch_file(path.clone(), None, move |text| {
-            match read(text, &shown) {
-                Ok(mut entries) => {
-                    entries.extend(fixed.iter().cloned());
+            let read = read(text, &shown).and_then(|entries| both(&fixed, entries, &shown));
+            match read {
+                Ok(entries) => {
                     directory.set(&entries);
                     known.send_replace(true);
                 }
@@ -506,6 +506,26 @@ fn start_pool(
         synced,
         tasks,
     })
+}
+
+/// The endpoints of the configuration and those of its file. One that is in both would get a double share.
+fn both(
+    fixed: &[EndpointEntry],
+    mut entries: Vec<EndpointEntry>,
+    file: &str,
+) -> Result<Vec<EndpointEntry>, String> {
+    for entry in &entries {
+        let clash =
+            |other: &&EndpointEntry| other.name == entry.name || other.address == entry.address;
+        if let Some(other) = fixed.iter().find(clash) {
+            return Err(format!(
+                "{file}: {} ({}) is in the configuration already, as {} ({}); keep one of them",
+                entry.name, entry.address, other.name, other.address
+            ));
+        }
+    }
+    entries.extend(fixed.iter().cloned());
+    Ok(entries)
 }
 
 fn routes(specs: &[PoolSpec], running: &[RunningPool]) -> Routes {
@@ -530,4 +550,34 @@ fn routes(specs: &[PoolSpec], running: &[RunningPool]) -> Routes {
         }
     }
     routes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(name: &str, address: &str) -> EndpointEntry {
+        EndpointEntry {
+            name: name.into(),
+            address: address.into(),
+            weight: 1,
+            draining: false,
+            labels: std::collections::BTreeMap::new(),
+            engine: wicketgate_wire::EngineKind::Vllm,
+        }
+    }
+
+    #[test]
+    fn an_endpoint_stands_in_the_configuration_or_in_its_file() {
+        let fixed = [entry("a", "10.0.0.1:1")];
+        let two = both(&fixed, vec![entry("b", "10.0.0.2:1")], "f");
+        assert_eq!(two.map(|list| list.len()), Ok(2));
+        for again in [entry("a", "10.0.0.2:1"), entry("b", "10.0.0.1:1")] {
+            let refused = both(&fixed, vec![again], "f").unwrap_err();
+            assert!(
+                refused.starts_with("f: ") && refused.contains("already"),
+                "{refused}"
+            );
+        }
+    }
 }

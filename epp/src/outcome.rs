@@ -29,6 +29,8 @@ pub enum Outcome {
     BodyIncomplete,
     /// No pool serves this model.
     UnknownModel(String),
+    /// There are several pools, and the body that would name the model is compressed or not shown by the proxy.
+    ModelUnseen,
     /// The request line or headers ask for something a gateway does not do.
     BadRequest(&'static str),
     /// A method that is not proxied.
@@ -96,6 +98,7 @@ impl Outcome {
             Outcome::BodyTooLarge { .. } => row(413, INVALID, "request_too_large"),
             Outcome::BodyIncomplete => row(400, INVALID, "incomplete_body"),
             Outcome::UnknownModel(_) => row(404, INVALID, "model_not_found"),
+            Outcome::ModelUnseen => row(400, INVALID, "model_unseen"),
             Outcome::BadRequest(_) => row(400, INVALID, "bad_request"),
             Outcome::MethodNotAllowed => row(405, INVALID, "method_not_allowed"),
             Outcome::DecisionTimeout => dropped(
@@ -129,6 +132,11 @@ impl Outcome {
             Outcome::UnknownModel(model) => {
                 let shown: String = model.chars().take(128).collect();
                 format!("The model `{shown}` does not exist or no pool serves it.")
+            }
+            Outcome::ModelUnseen => {
+                "The request's model cannot be read, and there are several pools: send the body \
+                                     uncompressed, and let the proxy show it."
+                    .to_owned()
             }
             Outcome::BadRequest(what) => (*what).to_owned(),
             Outcome::MethodNotAllowed => "This method is not supported here.".to_owned(),
@@ -194,6 +202,7 @@ mod tests {
             Outcome::BodyTooLarge { limit: 7 },
             Outcome::BodyIncomplete,
             Outcome::UnknownModel("m\"\n".into()),
+            Outcome::ModelUnseen,
             Outcome::BadRequest("no"),
             Outcome::MethodNotAllowed,
             Outcome::DecisionTimeout,

@@ -24,6 +24,8 @@ pub(super) struct Upload {
     bytes: u64,
     /// The headers were the whole request.
     headers_end: bool,
+    /// A body follows that is not shown before we must answer.
+    unseen: bool,
     /// The body is complete.
     ended: bool,
     /// The caller sent trailers.
@@ -61,6 +63,7 @@ impl Exchange {
         self.upload.headers_end = end;
         let mode = self.modes.request;
         if end || matches!(mode, BodyMode::None | BodyMode::Streamed) {
+            self.upload.unseen = !end;
             self.ask_by_headers(out);
             return;
         }
@@ -176,6 +179,7 @@ impl Exchange {
             prompt_tokens: facts.map_or(bytes.div_ceil(4), RequestFacts::estimated_prompt_tokens),
             output_tokens: output.saturating_mul(u64::from(choices)),
             bytes,
+            blind: self.upload.head.encoded || self.upload.unseen,
             session: self.upload.head.session.take(),
             session_hash: facts.and_then(|facts| facts.session_hash),
             subset: self.upload.subset.take(),
