@@ -15,6 +15,9 @@ use crate::{
     wicketgate,
 };
 
+/// However slow the machine is, a drain lasts until the test is done with it.
+const PATIENT: &str = "  drainTimeout: 120s\n";
+
 const NAMES: [&str; 5] = [
     "liveness",
     "readiness",
@@ -52,7 +55,7 @@ async fn health_by_name_and_state() {
     let files = TempDir::new();
     let file = files.path().join("endpoints.yaml");
     let pool = format!("  endpointsFile: {}\n", file.display());
-    let mut front = Front::start_with(wicketgate(), Command::Epp, &pool, "", "", &[]).await;
+    let mut front = Front::start_with(wicketgate(), Command::Epp, &pool, PATIENT, "", &[]).await;
     let word = async |word: &str| {
         eventually(word, || async {
             let words = front.process.words();
@@ -117,7 +120,8 @@ async fn a_stop_before_the_start_is_done() {
 async fn open_streams_at_a_soft_and_a_hard_end() {
     for hard in [false, true] {
         let pool = endpoint_lines(&[free_address(), free_address()]);
-        let mut front = Front::start_with(wicketgate(), Command::Epp, &pool, "", "", &[]).await;
+        let mut front =
+            Front::start_with(wicketgate(), Command::Epp, &pool, PATIENT, "", &[]).await;
         let proxy = Proxy::connect(front.data).await;
         let mut open = Vec::new();
         for _ in 0..20 {
