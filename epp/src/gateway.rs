@@ -1,6 +1,15 @@
 //! Wires the request path together and takes it apart again.
 
-use std::{collections::HashMap, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    net::SocketAddr,
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use tokio::{net::TcpListener, sync::watch, task::JoinHandle};
 use wicketgate_pool::{ConfigFault, Input, PoolConfig, scheduler::NoPrefix};
@@ -159,7 +168,7 @@ pub struct Gateway {
     data: Vec<JoinHandle<()>>,
     rest: Vec<JoinHandle<()>>,
     drain_timeout: Duration,
-    drain_waiting: bool,
+    drain_waiting: AtomicBool,
     effective: Arc<parking_lot::RwLock<String>>,
 }
 
@@ -195,7 +204,7 @@ impl Gateway {
             data: Vec::new(),
             rest: Vec::new(),
             drain_timeout: spec.drain_timeout,
-            drain_waiting: spec.drain_waiting,
+            drain_waiting: AtomicBool::new(spec.drain_waiting),
             effective: Arc::new(parking_lot::RwLock::new(spec.effective.clone())),
         };
         if let Some(listen) = &spec.http {
@@ -361,6 +370,8 @@ impl Gateway {
             .collect();
         self.pipeline
             .reconfigure(spec.settings.clone(), routes(&kept, &self.pools));
+        self.drain_waiting
+            .store(spec.drain_waiting, Ordering::Release);
         self.effective.write().clone_from(&spec.effective);
         left
     }
@@ -391,7 +402,7 @@ impl Gateway {
         // Receivers may be gone already; then there is nothing to stop.
         let _ = self.stop_data.send(true);
         for pool in &self.pools {
-            pool.shell.close(self.drain_waiting);
+            pool.shell.close(self.drain_waiting.load(Ordering::Acquire));
         }
         let deadline = begun + self.drain_timeout;
         // Who still waits shortly before the end gets an answer rather than a cut connection.
