@@ -4,7 +4,7 @@ use std::{collections::HashMap, sync::Arc};
 
 use super::{Counters, EndpointLoad, Fleet, FleetState, FlowService, Heard, Queued, ReplicaId};
 use crate::{
-    Admission, FairnessId, Nanos,
+    Admission, Nanos,
     core::{Beside, Usage},
     fault::{Fault, broken},
     headers::MAX_FAIRNESS_BYTES,
@@ -31,13 +31,13 @@ pub(super) struct Peer {
     lives: u64,
     waiting: Queued,
     endpoints: Vec<EndpointLoad>,
-    flows: HashMap<(i32, FairnessId), Known>,
+    /// By life, which is one flow's alone.
+    flows: HashMap<u64, Known>,
 }
 
-/// What a peer last said of a flow.
+/// What a peer last said of a flow's life.
 #[derive(Clone, Copy, Debug)]
 struct Known {
-    life: u64,
     service: i64,
     /// In which message.
     number: u64,
@@ -220,26 +220,30 @@ impl Fleet {
         self.totals.rows_dropped += (said.flows.len() - rows.len()) as u64;
         let mut news: Vec<(&FlowService, i64)> = Vec::new();
         for row in rows {
-            let key = (row.priority, row.fairness.clone());
             let now = Known {
-                life: row.life,
                 service: row.service,
                 number: said.number,
             };
-            let before = match peer.flows.get(&key) {
-                Some(known) if known.life == row.life && !broken(Fault::PeersServiceTwice) => {
-                    known.service
+            let before = match peer.flows.get_mut(&row.life) {
+                Some(known) => std::mem::replace(known, now).service,
+                None => {
+                    if peer.flows.len() >= most {
+                        peer.flows.retain(|_, known| known.number == said.number);
+                    }
+                    peer.flows.insert(row.life, now);
+                    // A life that began since the last message is news from its start; of an older one that was not
+                    // told before only what comes next is.
+                    match heard_before && row.life > peer.lives || broken(Fault::PeersPastCounts) {
+                        true => 0,
+                        false => row.service,
+                    }
                 }
-                // A life that began since the last message is news from its start; of an older one that was not told
-                // before only what comes next is.
-                _ if heard_before && row.life > peer.lives => 0,
-                _ if broken(Fault::PeersPastCounts) || broken(Fault::PeersServiceTwice) => 0,
-                _ => row.service,
             };
-            if peer.flows.len() >= most && !peer.flows.contains_key(&key) {
-                peer.flows.retain(|_, known| known.number == said.number);
-            }
-            peer.flows.insert(key, now);
+            let before = if broken(Fault::PeersServiceTwice) {
+                0
+            } else {
+                before
+            };
             if row.service != before {
                 news.push((row, row.service.saturating_sub(before)));
             }

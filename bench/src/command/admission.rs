@@ -48,9 +48,8 @@ pub struct AdmissionArgs {
 
 /// Operations between two looks at the clock.
 const SLICE: usize = 500;
-/// The two depths that are compared.
-const SHALLOW: u64 = 1000;
-const DEEP: u64 = 100_000;
+/// The depths that are compared. The requests of the first two fit in a core's own caches, those of the last do not.
+const DEPTHS: [(&str, u64); 3] = [("1k", 1000), ("10k", 10_000), ("100k", 100_000)];
 /// Virtual time between two requests.
 const GAP: Nanos = 10_000;
 /// Fewer rounds than this say nothing of a median.
@@ -99,8 +98,8 @@ pub(super) fn run(args: &AdmissionArgs) -> io::Result<Outcome> {
         format!("{:.1} ms", cancel_s * 1e3),
     );
     outcome.row(
-        format!("dispatch at {DEEP} waiting"),
-        format!("{:.2} x its cost at {SHALLOW}", depths.ratio()),
+        "dispatch at 100k waiting",
+        format!("{:.2} x its cost at 1k", depths.ratio()),
     );
     outcome.json = json!({
         "flows": args.flows,
@@ -112,7 +111,7 @@ pub(super) fn run(args: &AdmissionArgs) -> io::Result<Outcome> {
         "p50_us": all.p50,
         "p99_us": all.p99,
         "depth_ratio": round(depths.ratio(), 3),
-        "dispatch_us": {"1k": round(depths.shallow * 1e6, 3), "100k": round(depths.deep * 1e6, 3)},
+        "dispatch_us": depths.us(),
         "operations_us": single.by_kind(),
         "by_policy": by_policy,
         "operations": single.all.len(),
@@ -154,24 +153,21 @@ fn pairs(args: &AdmissionArgs, fairness: Fairness, depth: u64, time: Duration) -
     Ok(median(slices))
 }
 
-/// Seconds of one dispatch with few and with many waiting, measured in turn.
-struct Depths {
-    shallow: f64,
-    deep: f64,
-}
+/// Seconds of one dispatch at each of [`DEPTHS`], measured in turn.
+struct Depths([f64; DEPTHS.len()]);
 
 impl Depths {
     fn measure(args: &AdmissionArgs, fairness: Fairness, time: Duration) -> io::Result<Depths> {
-        let mut both = [
-            (Queues::new(args, fairness, SHALLOW)?, Vec::new()),
-            (Queues::new(args, fairness, DEEP)?, Vec::new()),
-        ];
+        let mut all = Vec::new();
+        for (_, depth) in DEPTHS {
+            all.push((Queues::new(args, fairness, depth)?, Vec::new()));
+        }
         let until = Instant::now() + time;
         let mut rounds = 0;
         while rounds < ROUNDS || Instant::now() < until {
             rounds += 1;
-            for (queues, slices) in &mut both {
-                // Far fewer than wait in the smaller one, so that its depth is what it is called.
+            for (queues, slices) in &mut all {
+                // Far fewer than wait in the smallest one, so that its depth is what it is called.
                 let count = SLICE / 5;
                 let started = Instant::now();
                 for _ in 0..count {
@@ -185,17 +181,25 @@ impl Depths {
                 }
             }
         }
-        let [shallow, deep] = both;
-        shallow.0.check()?;
-        deep.0.check()?;
-        Ok(Depths {
-            shallow: median(shallow.1),
-            deep: median(deep.1),
-        })
+        let mut depths = Depths([0.0; DEPTHS.len()]);
+        for ((queues, slices), seconds) in all.into_iter().zip(&mut depths.0) {
+            queues.check()?;
+            *seconds = median(slices);
+        }
+        Ok(depths)
     }
 
+    /// The deepest by the shallowest.
     fn ratio(&self) -> f64 {
-        self.deep / self.shallow.max(1e-12)
+        let [shallow, .., deep] = self.0;
+        deep / shallow.max(1e-12)
+    }
+
+    fn us(&self) -> BTreeMap<&'static str, f64> {
+        let names = DEPTHS.iter().map(|(name, _)| *name);
+        names
+            .zip(self.0.map(|seconds| round(seconds * 1e6, 3)))
+            .collect()
     }
 }
 
