@@ -397,6 +397,7 @@ fn queues(page: &mut String, pipeline: &Pipeline) -> std::fmt::Result {
             "wicketgate_pool_stale_endpoints{{pool=\"{pool}\"}} {stale}"
         )?;
     }
+    fleets(page, &queues)?;
     counter(page, "queue_dispatched", "Dispatches of a band")?;
     for (pool, queue) in &queues {
         for band in &queue.bands {
@@ -458,6 +459,56 @@ fn queues(page: &mut String, pipeline: &Pipeline) -> std::fmt::Result {
             let count = of(queue);
             writeln!(page, "wicketgate_{name}_total{{pool=\"{pool}\"}} {count}")?;
         }
+    }
+    Ok(())
+}
+
+/// How pools stand to their other replicas; nothing for a pool that has none.
+fn fleets(page: &mut String, queues: &[(String, QueueView)]) -> std::fmt::Result {
+    let fleets = || {
+        let with = queues.iter();
+        with.filter_map(|(pool, queue)| Some((pool, queue.fleet?)))
+    };
+    if fleets().next().is_none() {
+        return Ok(());
+    }
+    gauge(
+        page,
+        "fleet_state",
+        "1 for how a pool stands to its other replicas",
+    )?;
+    for (pool, fleet) in fleets() {
+        let labels = format!("pool=\"{pool}\",state=\"{}\"", fleet.state.label());
+        writeln!(page, "wicketgate_fleet_state{{{labels}}} 1")?;
+    }
+    gauge(
+        page,
+        "fleet_members",
+        "Replicas of a pool, this one included",
+    )?;
+    for (pool, fleet) in fleets() {
+        let members = fleet.members;
+        writeln!(
+            page,
+            "wicketgate_fleet_members{{pool=\"{pool}\"}} {members}"
+        )?;
+    }
+    gauge(page, "fleet_heard", "Other replicas that are heard")?;
+    for (pool, fleet) in fleets() {
+        let hearing = fleet.hearing;
+        writeln!(page, "wicketgate_fleet_heard{{pool=\"{pool}\"}} {hearing}")?;
+    }
+    counter(
+        page,
+        "fleet_fallbacks",
+        "Falls from the whole to a share of each limit",
+    )?;
+    for (pool, fleet) in fleets() {
+        let falls = fleet.totals.fallbacks;
+        writeln!(
+            page,
+            "wicketgate_fleet_fallbacks_total{{pool=\"{pool}\"}} {falls}"
+        )?;
     }
     Ok(())
 }

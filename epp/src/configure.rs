@@ -11,6 +11,7 @@ use wicketgate_wire::EngineKind;
 
 use crate::{
     discovery::EndpointEntry,
+    fleet::FleetSettings,
     gateway::{GatewaySpec, Listen, PoolSpec},
     http::{Limits, UpstreamPolicy},
     pipeline::Settings,
@@ -146,6 +147,13 @@ pub fn gateway_spec(
         record,
         keep_records: config.record_decisions,
         drain_timeout: config.drain_timeout,
+        fleet: config.fleet.as_ref().map(|fleet| FleetSettings {
+            listen: fleet.listen,
+            peers: fleet.peers.clone(),
+            interval: fleet.interval,
+            stale_after: fleet.stale_after,
+            tls: fleet.tls.as_ref().map(server_files),
+        }),
         drain_waiting: config.drain_waiting,
         effective: config.effective_yaml(),
     })

@@ -12,13 +12,16 @@ use std::{
 };
 
 use tokio::{net::TcpListener, sync::watch, task::JoinHandle};
-use wicketgate_pool::{ConfigFault, Input, PoolConfig, scheduler::NoPrefix};
+use wicketgate_pool::{
+    ConfigFault, Input, PoolConfig, admission::fleet::FleetConfig, scheduler::NoPrefix,
+};
 
 use crate::{
     admin,
-    clock::Clock,
+    clock::{Clock, nanos},
     discovery::{Directory, EndpointEntry, watch_file},
     extproc,
+    fleet::{Fleet, FleetError, FleetSettings},
     http::{self, Limits, UpstreamPolicy, Upstreams},
     metrics::Metrics,
     net::Shutdown,
@@ -99,6 +102,8 @@ pub struct GatewaySpec {
     pub keep_records: usize,
     /// Longest time for open requests at shutdown.
     pub drain_timeout: Duration,
+    /// Other replicas in front of the same pools.
+    pub fleet: Option<FleetSettings>,
     /// At shutdown, those that wait still get their turn; otherwise they are refused.
     pub drain_waiting: bool,
     /// Effective configuration for the views.
@@ -130,6 +135,9 @@ pub enum StartError {
     /// The recording cannot be written.
     #[error(transparent)]
     Record(#[from] RecordError),
+    /// Other replicas cannot be talked to.
+    #[error(transparent)]
+    Fleet(#[from] FleetError),
 }
 
 /// One running pool.
@@ -184,6 +192,9 @@ impl Gateway {
         let mut pools = Vec::new();
         for pool in &spec.pools {
             pools.push(start_pool(&spec, pool, clock, &metrics, &upstreams)?);
+        }
+        if let Some(settings) = &spec.fleet {
+            join_fleet(settings, &mut pools).await?;
         }
         let routes = routes(&spec.pools, &pools);
         let pipeline = Pipeline::new(clock, spec.settings.clone(), routes, metrics);
@@ -517,6 +528,31 @@ fn start_pool(
         synced,
         tasks,
     })
+}
+
+/// Lets every pool talk to its other replicas.
+async fn join_fleet(settings: &FleetSettings, pools: &mut [RunningPool]) -> Result<(), StartError> {
+    let names: Vec<_> = pools.iter().map(|pool| Arc::clone(&pool.name)).collect();
+    let fleet = Arc::new(Fleet::start(settings.clone(), &names).await?);
+    tracing::info!(me = fleet.me().0, members = fleet.members(), address = ?fleet.address(), "fleet");
+    for pool in pools {
+        let config = FleetConfig {
+            stale_after: nanos(settings.stale_after),
+            members: fleet.members(),
+            ..FleetConfig::default()
+        };
+        let me = fleet.me();
+        pool.shell.post(Input::Fleet { me, config });
+        let (fleet, name, shell) = (
+            Arc::clone(&fleet),
+            Arc::clone(&pool.name),
+            Arc::clone(&pool.shell),
+        );
+        pool.tasks.push(tokio::spawn(
+            async move { fleet.carry(&name, &shell).await },
+        ));
+    }
+    Ok(())
 }
 
 /// The endpoints of the configuration and those of its file. One that is in both would get a double share.

@@ -4,7 +4,7 @@ use std::{collections::HashMap, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 use wicketgate_admission::{
-    Admission, ClassId, ConfigError, Cost, Ended as Left, Item, MAX_COST, Outcome,
+    Admission, ClassId, ConfigError, Cost, Ended as Left, Item, MAX_COST, Outcome, fleet::Fleet,
     gate::UsageLimitState,
 };
 use wicketgate_scheduler::{
@@ -99,6 +99,7 @@ pub struct Pool {
     pub(crate) waiting: HashMap<RequestId, Waiter>,
     pub(crate) running: HashMap<RequestId, Running>,
     pub(crate) limits: UsageLimitState,
+    pub(crate) fleet: Option<Fleet>,
     pub(crate) scratch: Scratch,
     /// The instant last asked for, while it lies ahead.
     pub(crate) announced: Option<Nanos>,
@@ -125,6 +126,7 @@ impl Pool {
             waiting: HashMap::new(),
             running: HashMap::new(),
             limits: UsageLimitState::default(),
+            fleet: None,
             scratch: Scratch::default(),
             announced: None,
             totals: Totals::default(),
@@ -148,6 +150,7 @@ impl Pool {
             Input::End { id, how, usage } => self.end(now, id, how, usage),
             Input::Telemetry { of, sample } => {
                 if self.table.scraped(now, of, sample.as_ref()) {
+                    self.seen_by_peers(of, sample.is_some());
                     self.admission.capacity_changed(None);
                 } else {
                     self.totals.unknown += 1;
@@ -159,6 +162,10 @@ impl Pool {
                 self.admission.capacity_changed(None);
             }
             Input::Config(config) => self.reconfigure(config, out),
+            Input::Fleet { me, config } => self.join_fleet(me, config, out),
+            Input::Peer(said) => self.hear(now, &said),
+            Input::Members(members) => self.set_members(members),
+            Input::Tell => self.tell_peers(now, out),
             Input::Close { drain } => {
                 let mut left = Vec::new();
                 self.admission.close(drain, &mut left);
@@ -477,6 +484,7 @@ impl Pool {
                 return out.push(Output::ConfigRefused(error.to_string()));
             }
             self.tell(left, out);
+            self.attach_fleet();
         }
         self.scheduler = scheduler;
         self.state.recording(config.record_decisions);

@@ -28,7 +28,7 @@ const ENGINES: u64 = 4;
 /// Requests that each engine runs at once.
 const BATCH: u32 = 8;
 /// Requests of the lower bands that the pool runs at once: one place of each batch is the top band's.
-const LOWER: usize = 4 * 7;
+const LOWER: u32 = 4 * 7;
 /// Share of the top band in the offered requests, against the pool's capacity.
 const TOP_SHARE: f64 = 0.15;
 /// Share of the tokens that the lowest band keeps.
@@ -269,13 +269,12 @@ pub(super) async fn overload(args: &DemoArgs) -> Result<ExitCode, Trouble> {
         false,
     )
     .await?;
-    let top = Load::Open(TOP_SHARE * total);
-    let half = Load::Closed(LOWER / 2);
+    let [small, large, batch] = held(mix, &relaxed);
     let alone = phase(
         args,
         "phase 3: the top band with nobody waiting, the pool held at the ceiling of the others",
         short,
-        [top, half, half, Load::Nothing],
+        [Load::Open(TOP_SHARE * total), small, large, batch],
         false,
     )
     .await?;
@@ -307,6 +306,27 @@ fn mix(rates: &[f64]) -> Option<([f64; TENANTS.len()], f64)> {
     let rest = 1.0 - TOP_SHARE;
     let mix = [TOP_SHARE * total, small * rest, large * rest, batch * rest];
     (total > 0.0 && mix.iter().all(|rate| *rate > 0.0)).then_some((mix, total))
+}
+
+/// The pool held at the ceiling of the lower bands by the mix that it serves under overload: each tenant has so many
+/// under way as it has there, which is its rate times the time that one takes (Little's law).
+fn held(mix: [f64; TENANTS.len()], relaxed: &Phase) -> [Load; TENANTS.len() - 1] {
+    let [_, small, large, batch] = mix;
+    let took = |tenant: usize| {
+        let report = relaxed.reports.get(tenant).and_then(Option::as_ref);
+        report.map_or(1.0, |report| report.e2e_ms.p50.max(1.0))
+    };
+    let work = [small * took(1), large * took(2), batch * took(3)];
+    let all: f64 = work.iter().sum();
+    work.map(|work| {
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a share of 28"
+        )]
+        let places = (work / all.max(1.0) * f64::from(LOWER)).round() as usize;
+        Load::Closed(places.max(1))
+    })
 }
 
 /// Twice the capacity, of which the top band offers what it did before.
