@@ -20,6 +20,7 @@ pub mod extproc;
 pub mod gateway;
 pub mod headers;
 pub mod http;
+pub mod kvevents;
 pub mod metrics;
 pub mod net;
 pub mod outcome;
