@@ -18,6 +18,7 @@ mod extproc_faults;
 mod extproc_phases;
 mod extproc_rules;
 mod extproc_stream;
+mod kvevents;
 mod openai;
 mod replay;
 mod serve_bodies;
