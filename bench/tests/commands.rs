@@ -36,6 +36,7 @@ fn main() -> ExitCode {
         ("extproc_open_loop_of_streams", extproc_open_loop_of_streams),
         ("serve", serve),
         ("load", load),
+        ("tokenize", tokenize),
     ];
     for (name, test) in tests {
         if filter.as_deref().is_none_or(|filter| name.contains(filter)) {
@@ -103,6 +104,30 @@ fn schedule() {
             "/decisions",
         ],
     );
+}
+
+fn tokenize() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../.venv/tokenizers/qwen3");
+    let line =
+        format!("bench tokenize --tokenizer {folder} --tokens 2000 --cold 1 --turns 3 --json");
+    let (code, value, output) = measured(&line);
+    if !std::path::Path::new(folder).exists() {
+        assert!(
+            std::env::var_os("CI").is_none(),
+            "CI needs tokenizers: scripts/setup-test-env.sh"
+        );
+        assert_eq!(code, 1, "{output:?}");
+        eprintln!("skipped: tokenizers absent, run scripts/setup-test-env.sh");
+        return;
+    }
+    assert_eq!(code, 0, "{output:?}");
+    let keys = [
+        "/tokens_per_s",
+        "/cold_us",
+        "/next_turn_us",
+        "/prompt_tokens",
+    ];
+    has_numbers(&value, &keys);
 }
 
 fn scrape() {

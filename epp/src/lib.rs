@@ -21,6 +21,7 @@ pub mod fleet;
 pub mod gateway;
 pub mod headers;
 pub mod http;
+pub mod kvevents;
 pub mod metrics;
 pub mod net;
 pub mod outcome;

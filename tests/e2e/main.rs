@@ -19,6 +19,8 @@ mod extproc_phases;
 mod extproc_rules;
 mod extproc_stream;
 mod field_cases;
+mod fleet;
+mod kvevents;
 mod openai;
 mod queue;
 mod replay;

@@ -6,6 +6,7 @@ mod load;
 mod schedule;
 mod scrape;
 mod serve;
+mod tokenize;
 
 use std::{io, process::ExitCode, time::Duration};
 
@@ -37,6 +38,8 @@ pub enum BenchCommand {
     Extproc(extproc::ExtprocArgs),
     /// The HTTP gateway beside no gateway at all
     Serve(serve::ServeArgs),
+    /// Prompts to tokens in process: a new conversation, and its next turn
+    Tokenize(tokenize::TokenizeArgs),
     /// A part of a benchmark, in a process of its own
     #[command(hide = true)]
     Child {
@@ -63,6 +66,7 @@ pub fn bench(command: BenchCommand) -> ExitCode {
         BenchCommand::Scrape(args) => tell(args.output, block_on(scrape::run(&args))),
         BenchCommand::Extproc(args) => tell(args.output, block_on(extproc::run(&args))),
         BenchCommand::Serve(args) => tell(args.output, block_on(serve::run(&args))),
+        BenchCommand::Tokenize(args) => tell(args.output, tokenize::run(&args)),
     }
 }
 
@@ -148,6 +152,7 @@ mod tests {
             "bench extproc --prompt-bytes 2048 --concurrency 16",
             "bench extproc --prompt-bytes 32k --rate 500 --json",
             "bench serve --body 2k,32k,128k --json",
+            "bench tokenize --tokenizer .venv/tokenizers/llama3_1 --tokens 100000 --json",
             "bench load --target http://127.0.0.1:8080 --rate 10,20 --seconds 5 --json",
         ] {
             assert!(parse(line).is_ok(), "{line}: {:?}", parse(line));
