@@ -28,7 +28,7 @@ fn main() -> ExitCode {
     let filter = std::env::args()
         .skip(1)
         .find(|argument| !argument.starts_with('-'));
-    let tests: [(&str, fn()); 7] = [
+    let tests: [(&str, fn()); 8] = [
         ("admission", admission),
         ("schedule", schedule),
         ("scrape", scrape),

@@ -313,6 +313,9 @@ fn page(pipeline: &Pipeline) -> Result<String, std::fmt::Error> {
     Ok(page)
 }
 
+/// One count of a queue.
+type OfQueue = fn(&QueueView) -> u64;
+
 /// One number of a band.
 type OfBand = fn(&Band) -> f64;
 
@@ -431,7 +434,7 @@ fn queues(page: &mut String, pipeline: &Pipeline) -> std::fmt::Result {
             writeln!(page, "wicketgate_queue_outcomes_total{{{labels}}} {count}")?;
         }
     }
-    let rest: [(&str, &str, fn(&QueueView) -> u64); 4] = [
+    let rest: [(&str, &str, OfQueue); 4] = [
         (
             "queue_flows_shared",
             "Requests in an overflow flow for lack of flows",

@@ -74,8 +74,8 @@ pub fn gateway_spec(
     }
     if fronts == Fronts::ExtProc {
         let all = config.pools.iter();
-        let all = all.flat_map(|pool| pool.endpoints.iter().map(move |of| (pool, of)));
-        for (pool, endpoint) in all.filter(|(_, endpoint)| is_name(&endpoint.address)) {
+        let mut all = all.flat_map(|pool| pool.endpoints.iter().map(move |of| (pool, of)));
+        if let Some((pool, endpoint)) = all.find(|(_, endpoint)| is_name(&endpoint.address)) {
             return Err(ConfigureError::HostName {
                 pool: pool.name.clone(),
                 address: endpoint.address.clone(),

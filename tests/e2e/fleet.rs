@@ -12,6 +12,7 @@ use std::{
 
 use wicketgate_sim::engine::EngineConfig;
 use wicketgate_testkit::{
+    PATIENCE,
     client::{Caller, Version, chat, full, request, try_whole},
     cluster::{Command, Front, endpoint_lines, engine_with},
     eventually, free_address,
@@ -30,7 +31,7 @@ plugins:
 - {{type: concurrency-detector, parameters: {{maxConcurrency: {LIMIT}}}}}
 admission:
   saturationDetector: {{pluginRef: concurrency-detector}}
-fleet: {{listen: \"{}\", peers: [{}], interval: 20ms, staleAfter: 400ms}}
+fleet: {{listen: \"{}\", peers: [{}], interval: 20ms, staleAfter: 1s}}
 ",
         ports[me],
         peers.join(", ")
@@ -132,14 +133,15 @@ async fn round(
     };
     let before = now();
     let mut most = 0;
-    eventually("enough tokens", || async {
-        for _ in 0..20 {
-            most = most.max(engine.stats().in_flight);
-            tokio::time::sleep(Duration::from_millis(2)).await;
-        }
-        (now().iter().sum::<u64>() - before.iter().sum::<u64>() >= wanted).then_some(())
-    })
-    .await;
+    let until = tokio::time::Instant::now() + PATIENCE;
+    while now().iter().sum::<u64>() - before.iter().sum::<u64>() < wanted {
+        assert!(
+            tokio::time::Instant::now() < until,
+            "{wanted} tokens did not come"
+        );
+        most = most.max(engine.stats().in_flight);
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
     let shares = now()
         .into_iter()
         .zip(before)
@@ -185,8 +187,11 @@ async fn limits_and_shares_hold_over_replicas_while_one_is_killed() {
         "{most} at once"
     );
     for front in &rest {
-        assert_eq!(front.metric(&["fleet_fallbacks_total"]).await, 1.0);
-        assert_eq!(front.metric(&["fleet_heard"]).await, 1.0);
+        assert!(front.metric(&["fleet_fallbacks_total"]).await >= 1.0);
+        eventually("the other one that is left", || async {
+            (front.metric(&["fleet_heard"]).await == 1.0).then_some(())
+        })
+        .await;
     }
     for served in tenants.values() {
         served.stop.store(true, Ordering::Release);
