@@ -16,6 +16,7 @@ use wicketgate_pool::{
     admission::MAX_COST,
     scheduler::{Decision, Incarnation, Nanos, encode_token},
 };
+use wicketgate_wire::Api;
 
 use crate::{
     clock::Clock,
@@ -109,7 +110,7 @@ impl Pipeline {
 
     /// Puts a question to the pool of its model. `arrived` is when the request's first byte was seen.
     ///
-    /// A request that names no model (`GET /v1/models`, a path we do not know) goes to the default pool, or to the first.
+    /// A path that names no model (`GET /v1/models`, one we do not know) goes to the default pool, or to the first.
     ///
     /// # Errors
     /// When no pool serves the model, or there are several and its body could not be read.
@@ -119,7 +120,7 @@ impl Pipeline {
             return Err(Outcome::ModelUnseen);
         }
         let index = routes.by_model.get(ask.model.as_ref()).copied();
-        let first = ask.model.is_empty().then_some(0);
+        let first = (ask.model.is_empty() && ask.api == Api::Unknown).then_some(0);
         let found = index
             .or(routes.default)
             .or(first)

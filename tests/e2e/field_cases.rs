@@ -17,13 +17,20 @@ use wicketgate_testkit::{
 };
 
 use crate::{
+    NO_HOLD,
     extproc_phases::{get, ok},
     wicketgate,
 };
 
 /// A picker over a pool, with further keys of the root, and a connection to it.
+///
+/// Without an `admission` section a pool without endpoints answers at once.
 async fn picker(pool: &str, extra: &str) -> (Front, Proxy) {
-    let front = Front::start_with(wicketgate(), Command::Epp, pool, "", extra, &[]).await;
+    let extra = match extra.contains("admission:") {
+        true => extra.to_owned(),
+        false => format!("{extra}{NO_HOLD}"),
+    };
+    let front = Front::start_with(wicketgate(), Command::Epp, pool, "", &extra, &[]).await;
     let proxy = Proxy::connect(front.data).await;
     (front, proxy)
 }

@@ -16,6 +16,7 @@ use wicketgate_testkit::{
 
 use super::{listed, pick, picker, placed, wait_endpoints};
 use crate::{
+    NO_HOLD,
     extproc_phases::{assert_nothing_left, body, get, ok, request},
     wicketgate,
 };
@@ -130,7 +131,7 @@ async fn a_stream_outlives_its_endpoints_place_in_the_list() {
     let files = TempDir::new();
     let file = files.write("endpoints.yaml", &listed(&[(leaving.address, "")]));
     let pool = format!("  endpointsFile: {}\n", file.display());
-    let front = Front::start_with(wicketgate(), Command::Serve, &pool, "", "", &[]).await;
+    let front = Front::start_with(wicketgate(), Command::Serve, &pool, "", NO_HOLD, &[]).await;
     front.wait_scraped(1).await;
     let mut begun = Begun::start(front.data, &[], 1).await;
     files.write("endpoints.yaml", "endpoints: []\n");
@@ -152,7 +153,7 @@ async fn a_stream_outlives_its_endpoints_place_in_the_list() {
 async fn a_burst_of_every_kind_is_spread() {
     // Nobody listens there: no page is ever read.
     let silent: Vec<_> = (0..8).map(|_| free_address()).collect();
-    let (front, proxy) = picker(&endpoint_lines(&silent), "").await;
+    let (front, proxy) = picker(&endpoint_lines(&silent), "admission: {enabled: false}\n").await;
     let prefix = "word ".repeat(3300);
     let chat = format!(
         r#"{{"model":"m","messages":[{{"role":"system","content":"{prefix}"}},{{"role":"user","content":"u"}}]}}"#

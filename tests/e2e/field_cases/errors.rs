@@ -13,7 +13,8 @@ use wicketgate_testkit::{
 
 use super::{picker, placed};
 use crate::{
-    extproc_phases::{assert_nothing_left, body, get, post, response},
+    NO_HOLD,
+    extproc_phases::{assert_nothing_left, body, post, response},
     wicketgate,
 };
 
@@ -23,7 +24,8 @@ const ONE_FAILURE: &str = "  breaker: {failures: 1}\n";
 
 async fn serve(pool: &str, extra: &str) -> Front {
     let server = "  maxBodyBytes: 1Ki\n";
-    Front::start_with(wicketgate(), Command::Serve, pool, server, extra, &[]).await
+    let extra = format!("{extra}{NO_HOLD}");
+    Front::start_with(wicketgate(), Command::Serve, pool, server, &extra, &[]).await
 }
 
 /// Every way to be refused by the HTTP front itself.
@@ -59,7 +61,7 @@ async fn every_refusal_of_the_http_front_is_json() {
 
     let filtered = serve(&pool, NOBODY).await;
     let answer = chat_call(filtered.data, &[]).await;
-    answer.assert_error(429, "saturated");
+    answer.assert_error(429, "all_filtered");
     assert_eq!(answer.header("retry-after"), "1");
 
     let empty = serve("  endpoints: []\n", "").await;
@@ -144,7 +146,7 @@ async fn every_refusal_of_the_picker_is_json() {
         endpoint_lines(&[free_address()])
     );
     let server = "  maxBodyBytes: 1Ki\n";
-    let front = Front::start_with(wicketgate(), Command::Epp, &pool, server, "", &[]).await;
+    let front = Front::start_with(wicketgate(), Command::Epp, &pool, server, NO_HOLD, &[]).await;
     let proxy = Proxy::connect(front.data).await;
     for (phases, subset, expected) in [
         (
@@ -162,7 +164,6 @@ async fn every_refusal_of_the_picker_is_json() {
             None,
             told(413, "request_too_large", ""),
         ),
-        (vec![get()], None, told(404, "model_not_found", "")),
         (
             vec![post(), body(r#"{"model":"other"}"#, true)],
             None,
@@ -204,6 +205,6 @@ async fn every_refusal_of_the_picker_is_json() {
     assert_nothing_left(&empty).await;
     let (filtered, proxy) = picker(&endpoint_lines(&[free_address()]), NOBODY).await;
     let full = refusal(&proxy, vec![post(), chat()], None).await;
-    assert_eq!(full, told(429, "saturated", "1"));
+    assert_eq!(full, told(429, "all_filtered", "1"));
     assert_nothing_left(&filtered).await;
 }

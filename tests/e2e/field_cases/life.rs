@@ -11,6 +11,7 @@ use wicketgate_testkit::{
 
 use super::{listed, placed};
 use crate::{
+    NO_HOLD,
     extproc_phases::{get, ok},
     wicketgate,
 };
@@ -101,7 +102,7 @@ async fn a_stop_before_the_start_is_done() {
         "  endpointsFile: {}\n",
         files.path().join("endpoints.yaml").display()
     );
-    let mut front = Front::start_with(wicketgate(), Command::Serve, &pool, "", "", &[]).await;
+    let mut front = Front::start_with(wicketgate(), Command::Serve, &pool, "", NO_HOLD, &[]).await;
     chat_call(front.data, &[])
         .await
         .assert_error(503, "no_endpoints");
