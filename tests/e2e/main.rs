@@ -21,9 +21,11 @@ mod extproc_stream;
 mod field_cases;
 mod openai;
 mod replay;
+mod serve_answers;
 mod serve_bodies;
 mod serve_failures;
 mod serve_life;
+mod serve_slow;
 mod serve_wire;
 mod soak;
 
