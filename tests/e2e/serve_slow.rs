@@ -7,7 +7,7 @@ use wicketgate_sim::engine::EngineHandle;
 use wicketgate_testkit::{
     client::{Version, call, chat, chat_call, full, request},
     cluster::{Command, Front, addresses, endpoint_lines, engines},
-    eventually,
+    eventually, must,
     raw::Raw,
 };
 
@@ -38,7 +38,8 @@ async fn connections_without_a_request_are_closed() {
     for words in ["", "P", "PRI * HTTP/2.0\r\n", "GET / HT"] {
         let sockets = quiet(front.data, words, 4).await;
         // All slots are taken: this one is served when they are free.
-        assert_eq!(chat_call(front.data, &[]).await.status, 200, "{words:?}");
+        let answer = must("an answer", chat_call(front.data, &[])).await;
+        assert_eq!(answer.status, 200, "{words:?}");
         for mut socket in sockets {
             assert_eq!(socket.rest().await, "", "{words:?}");
         }
