@@ -200,6 +200,52 @@ impl BandShare {
     }
 }
 
+impl BandShare {
+    /// Another replica served the flow: it counts as if it had been served here (INV-Q13). `waits` says whether it waits
+    /// here; under DRR nobody comes to owe more than `max_debt` tokens by it. The counter of a flow that waits elsewhere
+    /// only, for [`BandShare::level`].
+    pub(crate) fn elsewhere(
+        &mut self,
+        share: &mut FlowShare,
+        weight: Weight,
+        tokens: i64,
+        waits: bool,
+        max_debt: u64,
+    ) -> Option<i128> {
+        match self.policy {
+            // Turns are not tokens; a common line of turns would need every replica's requests in it.
+            Fairness::GlobalStrict | Fairness::RoundRobin => None,
+            Fairness::Drr { quantum } => {
+                let quantum = Self::quantum(weight, quantum);
+                // As in `activate`: who does not wait has its quantum of this round still to come.
+                let before = self.round.saturating_sub(1);
+                Self::settle(share, quantum, if waits { self.round } else { before });
+                // Rounds that passed unused give nothing for what comes now.
+                share.round = share.round.max(before);
+                if !waits {
+                    share.deficit = share.deficit.min(0);
+                }
+                let most = i64::try_from(max_debt).unwrap_or(i64::MAX);
+                let least = share.deficit.min(-most);
+                share.deficit = share.deficit.saturating_sub(tokens).max(least);
+                None
+            }
+            Fairness::Vtc { .. } => {
+                share.counter += Self::normalise(weight, tokens);
+                // Others catch up by `max_lag` at most, as after a service here.
+                self.clock = self.clock.max(share.counter);
+                (!waits && tokens > 0).then_some(share.counter)
+            }
+        }
+    }
+
+    /// The least counter of flows that were just served elsewhere: who comes back to a place where nobody waits is
+    /// level with them.
+    pub(crate) fn level(&mut self, least: i128) {
+        self.departed = self.departed.max(least);
+    }
+}
+
 /// In 1/65536 of a token.
 fn lag(max_lag: u64) -> i128 {
     i128::from(max_lag) << 16

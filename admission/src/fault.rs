@@ -101,6 +101,18 @@ faults! {
     EvictsOldest,
     /// More victims than a decision allows.
     EvictsWithoutBound,
+    /// Fleet: what other replicas served is not counted.
+    PeersServiceIgnored,
+    /// Fleet: a message counts again when it comes again.
+    PeersServiceTwice,
+    /// Fleet: what a peer served before it was first heard is counted.
+    PeersPastCounts,
+    /// Fleet: requests of other replicas in flight are not counted.
+    PeersInFlightIgnored,
+    /// Fleet: who is cut off goes on as if it were alone.
+    NoShareWhenCutOff,
+    /// Fleet: a peer that fell silent counts for ever.
+    SilentPeersCount,
     /// Detectors: an old reading counts as fresh.
     StaleCountsAsFresh,
     /// Detectors: what was dispatched since the reading is not counted.

@@ -16,6 +16,9 @@
 //! timer for [`Admission::wake_at`]. When an endpoint ended something or was read anew, [`Admission::capacity_changed`]
 //! comes first: a class that the gate refused is not asked about again before.
 //!
+//! With several replicas in front of one pool a [`fleet::Fleet`] stands beside the queues: it tells the others what this
+//! one does, and folds in what they tell.
+//!
 //! What holds between calls, with formulas, is in `INVARIANTS.md` (INV-Q1 and on); [`Admission::audit`] checks the part
 //! that can be seen at one instant.
 
@@ -24,6 +27,7 @@ mod core;
 mod evict;
 mod fairness;
 mod fault;
+pub mod fleet;
 pub mod gate;
 pub mod headers;
 mod outcome;

@@ -127,6 +127,10 @@ impl Weight {
         Weight((weight * 65_536.0).round() as u64)
     }
 
+    pub(crate) fn as_f64(self) -> f64 {
+        self.0 as f64 / 65_536.0
+    }
+
     /// `tokens x weight`, at least 1.
     pub(crate) fn times(self, tokens: u64) -> i64 {
         let product = (u128::from(tokens) * u128::from(self.0)) >> 16;

@@ -2,9 +2,9 @@
 //!
 //! ```text
 //!  BenchCommand ─> command/   schedule  scrape  extproc  serve  load
-//!                     │           │        └──────┴───────┤        │
-//!                     │        scheduler                child      load ─> any OpenAI-compatible target
-//!                     │         crate              gateway, floor,
+//!                     │      admission     └──────┴───────┤        │
+//!                     │           │                     child      load ─> any OpenAI-compatible target
+//!                     │      the crates            gateway, floor,
 //!                     └ report: table, JSON,       upstream, pages
 //!                       exit code 3 if invalid    (one process each)
 //! ```

@@ -28,13 +28,15 @@ fn main() -> ExitCode {
     let filter = std::env::args()
         .skip(1)
         .find(|argument| !argument.starts_with('-'));
-    let tests: [(&str, fn()); 6] = [
+    let tests: [(&str, fn()); 8] = [
+        ("admission", admission),
         ("schedule", schedule),
         ("scrape", scrape),
         ("extproc_closed_loop", extproc_closed_loop),
         ("extproc_open_loop_of_streams", extproc_open_loop_of_streams),
         ("serve", serve),
         ("load", load),
+        ("tokenize", tokenize),
     ];
     for (name, test) in tests {
         if filter.as_deref().is_none_or(|filter| name.contains(filter)) {
@@ -66,6 +68,29 @@ fn has_numbers(value: &Value, pointers: &[&str]) {
     }
 }
 
+fn admission() {
+    let line = "bench admission --flows 50 --depth 500 --cancels 2000 --seconds 0.1 --json";
+    let (code, value, output) = measured(line);
+    assert_eq!(code, 0, "{output:?}");
+    assert_eq!(
+        (value["flows"].as_u64(), value["bands"].as_u64()),
+        (Some(50), Some(5))
+    );
+    has_numbers(
+        &value,
+        &[
+            "/enqueue_dispatch_per_s",
+            "/cancel_per_s",
+            "/cancel_100k_ms",
+            "/p50_us",
+            "/p99_us",
+            "/depth_ratio",
+            "/operations_us/turn/p99",
+            "/by_policy/drr",
+        ],
+    );
+}
+
 fn schedule() {
     let (code, value, output) = measured("bench schedule --endpoints 25 --seconds 0.1 --json");
     assert_eq!(code, 0, "{output:?}");
@@ -79,6 +104,30 @@ fn schedule() {
             "/decisions",
         ],
     );
+}
+
+fn tokenize() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../.venv/tokenizers/qwen3");
+    let line =
+        format!("bench tokenize --tokenizer {folder} --tokens 2000 --cold 1 --turns 3 --json");
+    let (code, value, output) = measured(&line);
+    if !std::path::Path::new(folder).exists() {
+        assert!(
+            std::env::var_os("CI").is_none(),
+            "CI needs tokenizers: scripts/setup-test-env.sh"
+        );
+        assert_eq!(code, 1, "{output:?}");
+        eprintln!("skipped: tokenizers absent, run scripts/setup-test-env.sh");
+        return;
+    }
+    assert_eq!(code, 0, "{output:?}");
+    let keys = [
+        "/tokens_per_s",
+        "/cold_us",
+        "/next_turn_us",
+        "/prompt_tokens",
+    ];
+    has_numbers(&value, &keys);
 }
 
 fn scrape() {

@@ -331,6 +331,9 @@ fn page(pipeline: &Pipeline) -> Result<String, std::fmt::Error> {
     Ok(page)
 }
 
+/// One count of a queue.
+type OfQueue = fn(&QueueView) -> u64;
+
 /// One number of a band.
 type OfBand = fn(&Band) -> f64;
 
@@ -415,6 +418,7 @@ fn queues(page: &mut String, pipeline: &Pipeline) -> std::fmt::Result {
             "wicketgate_pool_stale_endpoints{{pool=\"{pool}\"}} {stale}"
         )?;
     }
+    fleets(page, &queues)?;
     counter(page, "queue_dispatched", "Dispatches of a band")?;
     for (pool, queue) in &queues {
         for band in &queue.bands {
@@ -448,7 +452,7 @@ fn queues(page: &mut String, pipeline: &Pipeline) -> std::fmt::Result {
             writeln!(page, "wicketgate_queue_outcomes_total{{{labels}}} {count}")?;
         }
     }
-    let rest: [(&str, &str, fn(&QueueView) -> u64); 4] = [
+    let rest: [(&str, &str, OfQueue); 4] = [
         (
             "queue_flows_shared",
             "Requests in an overflow flow for lack of flows",
@@ -476,6 +480,56 @@ fn queues(page: &mut String, pipeline: &Pipeline) -> std::fmt::Result {
             let count = of(queue);
             writeln!(page, "wicketgate_{name}_total{{pool=\"{pool}\"}} {count}")?;
         }
+    }
+    Ok(())
+}
+
+/// How pools stand to their other replicas; nothing for a pool that has none.
+fn fleets(page: &mut String, queues: &[(String, QueueView)]) -> std::fmt::Result {
+    let fleets = || {
+        let with = queues.iter();
+        with.filter_map(|(pool, queue)| Some((pool, queue.fleet?)))
+    };
+    if fleets().next().is_none() {
+        return Ok(());
+    }
+    gauge(
+        page,
+        "fleet_state",
+        "1 for how a pool stands to its other replicas",
+    )?;
+    for (pool, fleet) in fleets() {
+        let labels = format!("pool=\"{pool}\",state=\"{}\"", fleet.state.label());
+        writeln!(page, "wicketgate_fleet_state{{{labels}}} 1")?;
+    }
+    gauge(
+        page,
+        "fleet_members",
+        "Replicas of a pool, this one included",
+    )?;
+    for (pool, fleet) in fleets() {
+        let members = fleet.members;
+        writeln!(
+            page,
+            "wicketgate_fleet_members{{pool=\"{pool}\"}} {members}"
+        )?;
+    }
+    gauge(page, "fleet_heard", "Other replicas that are heard")?;
+    for (pool, fleet) in fleets() {
+        let hearing = fleet.hearing;
+        writeln!(page, "wicketgate_fleet_heard{{pool=\"{pool}\"}} {hearing}")?;
+    }
+    counter(
+        page,
+        "fleet_fallbacks",
+        "Falls from the whole to a share of each limit",
+    )?;
+    for (pool, fleet) in fleets() {
+        let falls = fleet.totals.fallbacks;
+        writeln!(
+            page,
+            "wicketgate_fleet_fallbacks_total{{pool=\"{pool}\"}} {falls}"
+        )?;
     }
     Ok(())
 }

@@ -11,6 +11,7 @@ use wicketgate_wire::EngineKind;
 
 use crate::{
     discovery::EndpointEntry,
+    fleet::FleetSettings,
     gateway::{GatewaySpec, Listen, PoolSpec},
     http::{Limits, UpstreamPolicy},
     pipeline::Settings,
@@ -46,6 +47,14 @@ pub enum ConfigureError {
     /// The bearer token is none.
     #[error("upstream: the bearer token has characters that a header cannot carry")]
     Token,
+    /// A picker's answer is an address: Envoy looks up no names, and would send the request anywhere else.
+    #[error("pool {pool}: {address} is a host name; behind `epp` endpoints are given as IP:PORT")]
+    HostName {
+        /// The pool.
+        pool: String,
+        /// What stands there.
+        address: String,
+    },
     /// There is no pool.
     #[error("no pool: add `pools` with endpoints to the configuration, or use --backend")]
     NoPool,
@@ -62,6 +71,16 @@ pub fn gateway_spec(
 ) -> Result<GatewaySpec, ConfigureError> {
     if config.pools.is_empty() {
         return Err(ConfigureError::NoPool);
+    }
+    if fronts == Fronts::ExtProc {
+        let all = config.pools.iter();
+        let mut all = all.flat_map(|pool| pool.endpoints.iter().map(move |of| (pool, of)));
+        if let Some((pool, endpoint)) = all.find(|(_, endpoint)| is_name(&endpoint.address)) {
+            return Err(ConfigureError::HostName {
+                pool: pool.name.clone(),
+                address: endpoint.address.clone(),
+            });
+        }
     }
     let scheduler = Scheduler::new(&config.scheduler)?;
     let at = |port| SocketAddr::new(config.bind, port);
@@ -124,11 +143,18 @@ pub fn gateway_spec(
             .iter()
             .map(|pool| pool_spec(config, pool))
             .collect(),
-        read_endpoints: Arc::new(reader(config)),
+        read_endpoints: Arc::new(reader(config, fronts)),
         seed: config.seed.unwrap_or_else(|| fastrand::u64(..)),
         record,
         keep_records: config.record_decisions,
         drain_timeout: config.drain_timeout,
+        fleet: config.fleet.as_ref().map(|fleet| FleetSettings {
+            listen: fleet.listen,
+            peers: fleet.peers.clone(),
+            interval: fleet.interval,
+            stale_after: fleet.stale_after,
+            tls: fleet.tls.as_ref().map(server_files),
+        }),
         drain_waiting: config.drain_waiting,
         effective: config.effective_yaml(),
     })
@@ -216,13 +242,28 @@ fn entry(endpoint: &Endpoint, engine: Engine) -> EndpointEntry {
     }
 }
 
+/// True for `host:port`.
+fn is_name(address: &str) -> bool {
+    address.parse::<SocketAddr>().is_err()
+}
+
 /// Reads endpoints files that go with this configuration.
-fn reader(config: &Config) -> impl Fn(&str, &str) -> Result<Vec<EndpointEntry>, String> + use<> {
+fn reader(
+    config: &Config,
+    fronts: Fronts,
+) -> impl Fn(&str, &str) -> Result<Vec<EndpointEntry>, String> + use<> {
     let config = config.clone();
     move |text, file| {
         let list = config
             .read_endpoints(text, file)
             .map_err(|errors| errors.to_string())?;
+        let name = list.iter().find(|endpoint| is_name(&endpoint.address));
+        if let Some(endpoint) = name.filter(|_| fronts == Fronts::ExtProc) {
+            let address = &endpoint.address;
+            return Err(format!(
+                "{file}: {address} is a host name; behind `epp` endpoints are given as IP:PORT"
+            ));
+        }
         Ok(list
             .iter()
             .map(|endpoint| entry(endpoint, config.engine))

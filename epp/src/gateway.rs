@@ -1,15 +1,27 @@
 //! Wires the request path together and takes it apart again.
 
-use std::{collections::HashMap, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    net::SocketAddr,
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use tokio::{net::TcpListener, sync::watch, task::JoinHandle};
-use wicketgate_pool::{ConfigFault, Input, PoolConfig, scheduler::NoPrefix};
+use wicketgate_pool::{
+    ConfigFault, Input, PoolConfig, admission::fleet::FleetConfig, scheduler::NoPrefix,
+};
 
 use crate::{
     admin,
-    clock::Clock,
+    clock::{Clock, nanos},
     discovery::{Directory, EndpointEntry, watch_file},
     extproc,
+    fleet::{Fleet, FleetError, FleetSettings},
     http::{self, Limits, UpstreamPolicy, Upstreams},
     metrics::Metrics,
     net::Shutdown,
@@ -90,6 +102,8 @@ pub struct GatewaySpec {
     pub keep_records: usize,
     /// Longest time for open requests at shutdown.
     pub drain_timeout: Duration,
+    /// Other replicas in front of the same pools.
+    pub fleet: Option<FleetSettings>,
     /// At shutdown, those that wait still get their turn; otherwise they are refused.
     pub drain_waiting: bool,
     /// Effective configuration for the views.
@@ -121,6 +135,9 @@ pub enum StartError {
     /// The recording cannot be written.
     #[error(transparent)]
     Record(#[from] RecordError),
+    /// Other replicas cannot be talked to.
+    #[error(transparent)]
+    Fleet(#[from] FleetError),
 }
 
 /// One running pool.
@@ -159,7 +176,7 @@ pub struct Gateway {
     data: Vec<JoinHandle<()>>,
     rest: Vec<JoinHandle<()>>,
     drain_timeout: Duration,
-    drain_waiting: bool,
+    drain_waiting: AtomicBool,
     effective: Arc<parking_lot::RwLock<String>>,
 }
 
@@ -175,6 +192,9 @@ impl Gateway {
         let mut pools = Vec::new();
         for pool in &spec.pools {
             pools.push(start_pool(&spec, pool, clock, &metrics, &upstreams)?);
+        }
+        if let Some(settings) = &spec.fleet {
+            join_fleet(settings, &mut pools).await?;
         }
         let routes = routes(&spec.pools, &pools);
         let pipeline = Pipeline::new(clock, spec.settings.clone(), routes, metrics);
@@ -195,7 +215,7 @@ impl Gateway {
             data: Vec::new(),
             rest: Vec::new(),
             drain_timeout: spec.drain_timeout,
-            drain_waiting: spec.drain_waiting,
+            drain_waiting: AtomicBool::new(spec.drain_waiting),
             effective: Arc::new(parking_lot::RwLock::new(spec.effective.clone())),
         };
         if let Some(listen) = &spec.http {
@@ -361,6 +381,8 @@ impl Gateway {
             .collect();
         self.pipeline
             .reconfigure(spec.settings.clone(), routes(&kept, &self.pools));
+        self.drain_waiting
+            .store(spec.drain_waiting, Ordering::Release);
         self.effective.write().clone_from(&spec.effective);
         left
     }
@@ -391,7 +413,7 @@ impl Gateway {
         // Receivers may be gone already; then there is nothing to stop.
         let _ = self.stop_data.send(true);
         for pool in &self.pools {
-            pool.shell.close(self.drain_waiting);
+            pool.shell.close(self.drain_waiting.load(Ordering::Acquire));
         }
         let deadline = begun + self.drain_timeout;
         // Who still waits shortly before the end gets an answer rather than a cut connection.
@@ -489,9 +511,9 @@ fn start_pool(
         let (directory, fixed) = (Arc::clone(&directory), pool.endpoints.clone());
         let (read, shown) = (Arc::clone(&spec.read_endpoints), path.display().to_string());
         tasks.push(watch_file(path.clone(), None, move |text| {
-            match read(text, &shown) {
-                Ok(mut entries) => {
-                    entries.extend(fixed.iter().cloned());
+            let read = read(text, &shown).and_then(|entries| both(&fixed, entries, &shown));
+            match read {
+                Ok(entries) => {
                     directory.set(&entries);
                     known.send_replace(true);
                 }
@@ -506,6 +528,51 @@ fn start_pool(
         synced,
         tasks,
     })
+}
+
+/// Lets every pool talk to its other replicas.
+async fn join_fleet(settings: &FleetSettings, pools: &mut [RunningPool]) -> Result<(), StartError> {
+    let names: Vec<_> = pools.iter().map(|pool| Arc::clone(&pool.name)).collect();
+    let fleet = Arc::new(Fleet::start(settings.clone(), &names).await?);
+    tracing::info!(me = fleet.me().0, members = fleet.members(), address = ?fleet.address(), "fleet");
+    for pool in pools {
+        let config = FleetConfig {
+            stale_after: nanos(settings.stale_after),
+            members: fleet.members(),
+            ..FleetConfig::default()
+        };
+        let me = fleet.me();
+        pool.shell.post(Input::Fleet { me, config });
+        let (fleet, name, shell) = (
+            Arc::clone(&fleet),
+            Arc::clone(&pool.name),
+            Arc::clone(&pool.shell),
+        );
+        pool.tasks.push(tokio::spawn(
+            async move { fleet.carry(&name, &shell).await },
+        ));
+    }
+    Ok(())
+}
+
+/// The endpoints of the configuration and those of its file. One that is in both would get a double share.
+fn both(
+    fixed: &[EndpointEntry],
+    mut entries: Vec<EndpointEntry>,
+    file: &str,
+) -> Result<Vec<EndpointEntry>, String> {
+    for entry in &entries {
+        let clash =
+            |other: &&EndpointEntry| other.name == entry.name || other.address == entry.address;
+        if let Some(other) = fixed.iter().find(clash) {
+            return Err(format!(
+                "{file}: {} ({}) is in the configuration already, as {} ({}); keep one of them",
+                entry.name, entry.address, other.name, other.address
+            ));
+        }
+    }
+    entries.extend(fixed.iter().cloned());
+    Ok(entries)
 }
 
 fn routes(specs: &[PoolSpec], running: &[RunningPool]) -> Routes {
@@ -530,4 +597,34 @@ fn routes(specs: &[PoolSpec], running: &[RunningPool]) -> Routes {
         }
     }
     routes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(name: &str, address: &str) -> EndpointEntry {
+        EndpointEntry {
+            name: name.into(),
+            address: address.into(),
+            weight: 1,
+            draining: false,
+            labels: std::collections::BTreeMap::new(),
+            engine: wicketgate_wire::EngineKind::Vllm,
+        }
+    }
+
+    #[test]
+    fn an_endpoint_stands_in_the_configuration_or_in_its_file() {
+        let fixed = [entry("a", "10.0.0.1:1")];
+        let two = both(&fixed, vec![entry("b", "10.0.0.2:1")], "f");
+        assert_eq!(two.map(|list| list.len()), Ok(2));
+        for again in [entry("a", "10.0.0.2:1"), entry("b", "10.0.0.1:1")] {
+            let refused = both(&fixed, vec![again], "f").unwrap_err();
+            assert!(
+                refused.starts_with("f: ") && refused.contains("already"),
+                "{refused}"
+            );
+        }
+    }
 }

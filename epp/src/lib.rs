@@ -9,7 +9,7 @@
 //!
 //! [`exchange`] is one request's life as a state machine; [`extproc`] and [`http`] only move bytes for it.
 //! [`shell`] owns the pools and their guards, [`discovery`] and [`telemetry`] feed them, [`admin`] shows them,
-//! [`gateway`] wires all of it from a configuration.
+//! [`fleet`] talks to other replicas. [`gateway`] wires all of it from a configuration.
 
 pub mod admin;
 pub mod clock;
@@ -17,9 +17,11 @@ pub mod configure;
 pub mod discovery;
 pub mod exchange;
 pub mod extproc;
+pub mod fleet;
 pub mod gateway;
 pub mod headers;
 pub mod http;
+pub mod kvevents;
 pub mod metrics;
 pub mod net;
 pub mod outcome;

@@ -31,6 +31,8 @@ pub enum Outcome {
     BodyTimeout,
     /// No pool serves this model.
     UnknownModel(String),
+    /// There are several pools, and the body that would name the model is compressed or not shown by the proxy.
+    ModelUnseen,
     /// The request line or headers ask for something a gateway does not do.
     BadRequest(&'static str),
     /// The header block is longer, or has more lines, than is read.
@@ -105,6 +107,7 @@ impl Outcome {
             Outcome::BodyIncomplete => row(400, INVALID, "incomplete_body"),
             Outcome::BodyTimeout => row(408, INVALID, "body_timeout"),
             Outcome::UnknownModel(_) => row(404, INVALID, "model_not_found"),
+            Outcome::ModelUnseen => row(400, INVALID, "model_unseen"),
             Outcome::BadRequest(_) => row(400, INVALID, "bad_request"),
             Outcome::HeadersTooLarge => row(431, INVALID, "headers_too_large"),
             Outcome::TargetTooLong => row(414, INVALID, "target_too_long"),
@@ -142,6 +145,11 @@ impl Outcome {
             Outcome::UnknownModel(model) => {
                 let shown: String = model.chars().take(128).collect();
                 format!("The model `{shown}` does not exist or no pool serves it.")
+            }
+            Outcome::ModelUnseen => {
+                "The request's model cannot be read, and there are several pools: send the body \
+                                     uncompressed, and let the proxy show it."
+                    .to_owned()
             }
             Outcome::BadRequest(what) | Outcome::NotImplemented(what) => (*what).to_owned(),
             Outcome::HeadersTooLarge => "The request's headers are too large.".to_owned(),
@@ -213,6 +221,7 @@ mod tests {
             Outcome::TargetTooLong,
             Outcome::NotImplemented("no"),
             Outcome::UnknownModel("m\"\n".into()),
+            Outcome::ModelUnseen,
             Outcome::BadRequest("no"),
             Outcome::MethodNotAllowed,
             Outcome::DecisionTimeout,

@@ -13,6 +13,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use parking_lot::RwLock;
 use wicketgate_pool::{
     Request, RequestId,
+    admission::MAX_COST,
     scheduler::{Decision, Incarnation, Nanos, encode_token},
 };
 
@@ -118,13 +119,20 @@ impl Pipeline {
 
     /// Puts a question to the pool of its model. `arrived` is when the request's first byte was seen.
     ///
+    /// A request that names no model (`GET /v1/models`, a path we do not know) goes to the default pool, or to the first.
+    ///
     /// # Errors
-    /// When no pool serves the model.
+    /// When no pool serves the model, or there are several and its body could not be read.
     pub fn ask(&self, ask: Ask, arrived: Nanos, settings: &Settings) -> Result<Asked, Outcome> {
         let routes = self.routes();
+        if ask.blind && routes.pools.len() > 1 {
+            return Err(Outcome::ModelUnseen);
+        }
         let index = routes.by_model.get(ask.model.as_ref()).copied();
+        let first = ask.model.is_empty().then_some(0);
         let found = index
             .or(routes.default)
+            .or(first)
             .and_then(|index| routes.pools.get(index));
         let Some((name, shell)) = found else {
             return Err(Outcome::UnknownModel(ask.model.to_string()));
@@ -141,8 +149,8 @@ impl Pipeline {
             // The front's own deadline is the front's own business: it cancels and says so.
             deadline: None,
             model: ask.model,
-            prompt_tokens: ask.prompt_tokens,
-            output_tokens: ask.output_tokens,
+            prompt_tokens: ask.prompt_tokens.min(MAX_COST),
+            output_tokens: ask.output_tokens.min(MAX_COST),
             bytes: ask.bytes,
             session: ask.session,
             session_hash: ask.session_hash,

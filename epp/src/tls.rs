@@ -172,6 +172,29 @@ fn client_config(ca: &Path) -> Result<ClientConfig, TlsError> {
     Ok(config)
 }
 
+/// A client configuration for a peer: it presents the certificate in `files`, and trusts their CA.
+///
+/// # Errors
+/// When a file is missing or does not fit; also without a CA.
+pub fn peer_config(files: &ServerFiles) -> Result<Arc<ClientConfig>, TlsError> {
+    let Some(ca) = &files.client_ca else {
+        return Err(TlsError::ClientCa {
+            path: files.cert.display().to_string(),
+            what: "a peer's certificate needs a CA to be checked by".to_owned(),
+        });
+    };
+    let key = PrivateKeyDer::from_pem_file(&files.key).map_err(|error| pem(&files.key, error))?;
+    let config = ClientConfig::builder()
+        .with_root_certificates(roots(ca)?)
+        .with_client_auth_cert(certificates(&files.cert)?, key);
+    let mut config = config.map_err(|source| TlsError::Unusable {
+        path: files.cert.display().to_string(),
+        source,
+    })?;
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    Ok(Arc::new(config))
+}
+
 fn roots(path: &Path) -> Result<RootCertStore, TlsError> {
     let mut roots = RootCertStore::empty();
     for cert in certificates(path)? {

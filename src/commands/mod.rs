@@ -2,6 +2,7 @@
 
 pub(crate) mod config;
 pub(crate) mod demo;
+mod descriptors;
 pub(crate) mod engine;
 pub(crate) mod run;
 pub(crate) mod sim;

@@ -14,7 +14,7 @@ use wicketgate_epp::{
     gateway::Gateway,
 };
 
-use super::{USAGE, fail, log, runtime, stop_signal};
+use super::{USAGE, descriptors, fail, log, runtime, stop_signal};
 
 /// `wicketgate serve`
 #[derive(Args)]
@@ -125,6 +125,7 @@ fn run(
     };
     overrides.apply(&mut config);
     log(&config.log_level);
+    config.max_connections = descriptors::bound(config.max_connections);
     let spec = match gateway_spec(&config, fronts, record) {
         Ok(spec) => spec,
         Err(error) => return fail(USAGE, error),

@@ -325,7 +325,10 @@ async fn all_filtered_is_429() {
         answer.header("x-llm-d-request-dropped-reason"),
         "rejected-saturated"
     );
-    assert_eq!(gateway.log(1).await[0]["details"], "wicketgate_all_filtered");
+    assert_eq!(
+        gateway.log(1).await[0]["details"],
+        "wicketgate_all_filtered"
+    );
 }
 
 /// Envoy keeps few connections to the picker and opens a stream on them for each request: they must last.

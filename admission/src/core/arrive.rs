@@ -6,7 +6,7 @@ use super::{Admission, Ended, Entry, Queue, Usage, Waiting, state::set};
 use crate::{
     Fairness, Item, Nanos, Ordering, Outcome,
     fault::{Fault, broken},
-    store::{Link, NIL},
+    store::{Line, Link, NIL},
 };
 
 /// Empty queues whose room is kept.
@@ -83,7 +83,7 @@ impl Admission {
         };
         let mut total = self.used;
         total.add(usage);
-        if total.within(&limits) || broken(Fault::GlobalLimitIgnored) {
+        if self.beside.all(total).within(&limits) || broken(Fault::GlobalLimitIgnored) {
             return true;
         }
         let victims = self.victims(priority, total, &limits);
@@ -124,7 +124,7 @@ impl Admission {
                 }
                 total.sub(self.items[slot].usage());
                 victims.push(slot);
-                if total.within(limits) {
+                if self.beside.all(total).within(limits) {
                     return victims;
                 }
             }
@@ -182,10 +182,11 @@ impl Admission {
         let in_lane = |&&queue: &&u32| self.queues[queue].lane == lane;
         let found = self.flows[flow].queues.iter().find(in_lane).copied();
         let queue = found.unwrap_or_else(|| {
+            let items = self.spare_line(flow);
             let queue = self.queues.insert(Queue {
                 flow,
                 lane,
-                items: self.spare.pop().unwrap_or_default(),
+                items,
                 lane_pos: NIL,
             });
             self.flows[flow].queues.push(queue);
@@ -269,12 +270,29 @@ impl Admission {
 
     /// Keeps an emptied queue's room.
     pub(super) fn drop_queue(&mut self, queue: u32) {
-        if let Some(mut state) = self.queues.remove(queue)
-            && self.spare.len() < KEPT_QUEUES
-        {
-            state.items.clear();
-            self.spare.push(state.items);
+        let Some(state) = self.queues.remove(queue) else {
+            return;
+        };
+        let [sorted, plain] = &mut self.spare;
+        let spare = match state.items.is_fifo() {
+            true => plain,
+            false => sorted,
+        };
+        if spare.len() < KEPT_QUEUES {
+            spare.push(state.items.cleared());
         }
+    }
+
+    /// An empty line for a queue of this flow.
+    fn spare_line(&mut self, flow: u32) -> Line {
+        let band = &self.bands[self.flows[flow].band];
+        let fifo = band.config.ordering == Ordering::Fcfs && !broken(Fault::Lifo);
+        let [sorted, plain] = &mut self.spare;
+        let spare = match fifo {
+            true => plain,
+            false => sorted,
+        };
+        spare.pop().unwrap_or_else(|| Line::new(fifo))
     }
 }
 

@@ -23,6 +23,7 @@ impl Admission {
         self.audit_counts()?;
         self.audit_items()?;
         self.audit_lanes()?;
+        self.audit_telling()?;
         self.audit_flows()
     }
 
@@ -61,8 +62,9 @@ impl Admission {
             let entry = matches!(self.entries.get(&item.id), Some(Entry::Waiting(s)) if *s == slot);
             same("an item's entry", entry, true)?;
             let queue = &self.queues[item.queue];
-            let key = queue.items.key_at(place(&self.places.queue, slot));
-            same("place in queue", key, Some((item.order, item.seq)))?;
+            let pos = place(&self.places.queue, slot);
+            let held = queue.items.holds((item.order, item.seq), slot, pos);
+            same("place in queue", held, true)?;
             let timer = place(&self.places.timer, slot);
             if timer != NIL {
                 timers += 1;

@@ -94,10 +94,8 @@ impl Admission {
     pub(super) fn take_out(&mut self, slot: u32, charge: Option<u64>) {
         let item = &self.items[slot];
         let (queue, usage, refused) = (item.queue, item.usage(), item.refused);
-        let (pos, timer) = (
-            place(&self.places.queue, slot),
-            place(&self.places.timer, slot),
-        );
+        let key = (item.order, item.seq);
+        let timed = item.own_end != Nanos::MAX;
         let served = charge.is_some();
         let (flow, lane) = (self.queues[queue].flow, self.queues[queue].lane);
         let Lane { band, class, .. } = self.lanes[lane];
@@ -113,11 +111,17 @@ impl Admission {
             queues,
             ..
         } = self;
-        if timer != NIL {
-            timers.remove(timer, |slot, pos| set(&mut places.timer, slot, pos));
+        if timed {
+            let pos = place(&places.timer, slot);
+            timers.remove(pos, |slot, pos| set(&mut places.timer, slot, pos));
         }
+        let line = &mut queues[queue].items;
+        let pos = match line.is_fifo() {
+            true => NIL,
+            false => place(&places.queue, slot),
+        };
         let note = |slot, pos| set(&mut places.queue, slot, pos);
-        queues[queue].items.remove(pos, note);
+        let was_first = line.remove(key, pos, note);
         self.items.remove(slot);
         if let Some(charge) = charge {
             let state = &mut self.flows[flow];
@@ -126,7 +130,7 @@ impl Admission {
                 .share
                 .serve(&mut state.share, weight, charge);
         }
-        self.settle_queue(queue, flow, lane, pos == 0, served);
+        self.settle_queue(queue, flow, lane, was_first, served);
         if refused && !served {
             // What the gate refused is gone; the next of its class may fit.
             self.reopen(class);

@@ -10,6 +10,7 @@
 
 mod arrive;
 mod audit;
+mod beside;
 mod classes;
 mod leave;
 mod places;
@@ -26,6 +27,7 @@ use stats::Pace;
 pub use stats::{BandStats, FlowStats, Totals};
 pub use turn::{Dispatch, Turn};
 
+pub(crate) use beside::Beside;
 pub(crate) use state::{
     Band, Class, Entry, Flow, IdHash, Lane, Places, Queue, Running, Usage, Waiting,
 };
@@ -34,8 +36,9 @@ use crate::{
     AdmissionConfig, ClassId, ConfigError, Nanos, Outcome,
     evict::Evictor,
     starvation::Credits,
-    store::{Heap, List, Slots},
+    store::{Heap, Line, List, Slots},
 };
+use beside::{Telling, ToldFlows};
 use regime::Regime;
 
 /// What ended without its own call: the request's number and how its wait ended.
@@ -55,8 +58,8 @@ pub struct Admission {
     priorities: Vec<i32>,
     flows: Slots<Flow>,
     queues: Slots<Queue>,
-    /// Empty queues' heaps, kept for their room.
-    spare: Vec<Heap<(u64, u64)>>,
+    /// Empty queues' lines, kept for their room: sorted ones and plain ones.
+    spare: [Vec<Line>; 2],
     lanes: Slots<Lane>,
     classes: HashMap<ClassId, Class, IdHash>,
     /// Classes that were refused since capacity last changed.
@@ -82,6 +85,10 @@ pub struct Admission {
     /// Newcomers are refused.
     closing: bool,
     totals: Totals,
+    telling: Telling,
+    /// Flows that were served, by their last change.
+    told: ToldFlows,
+    beside: Beside,
 }
 
 impl Admission {
@@ -104,7 +111,7 @@ impl Admission {
             priorities: Vec::new(),
             flows: Slots::default(),
             queues: Slots::default(),
-            spare: Vec::new(),
+            spare: Default::default(),
             lanes: Slots::default(),
             classes: HashMap::default(),
             refused: Vec::new(),
@@ -120,6 +127,9 @@ impl Admission {
             pace: Pace::default(),
             closing: false,
             totals: Totals::default(),
+            telling: Telling::default(),
+            told: ToldFlows::default(),
+            beside: Beside::default(),
         };
         admission.listed_bands();
         Ok(admission)

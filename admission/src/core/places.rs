@@ -29,7 +29,7 @@ impl Admission {
     }
 
     /// The band of a priority, if it exists.
-    fn find_band(&self, priority: i32) -> Option<u32> {
+    pub(super) fn find_band(&self, priority: i32) -> Option<u32> {
         let at = self.place_in_order(priority).ok()?;
         self.order.get(at).copied()
     }
@@ -103,6 +103,7 @@ impl Admission {
         flows.sort_unstable();
         for flow in flows {
             self.idle.remove(&mut self.flows, flow);
+            self.untell(flow);
             self.flows.remove(flow);
         }
         if state.overflow != NIL {
@@ -137,7 +138,13 @@ impl Admission {
         flow
     }
 
-    fn add_flow(&mut self, band: u32, id: FairnessId, weight: Weight, shared: bool) -> u32 {
+    pub(super) fn add_flow(
+        &mut self,
+        band: u32,
+        id: FairnessId,
+        weight: Weight,
+        shared: bool,
+    ) -> u32 {
         let flow = self.flows.insert(Flow {
             id,
             band,
@@ -149,6 +156,10 @@ impl Admission {
             idle: Link::NONE,
             is_idle: false,
             shared,
+            life: 0,
+            service: 0,
+            changed: 0,
+            told: Link::NONE,
         });
         self.make_idle(flow);
         flow
@@ -160,6 +171,7 @@ impl Admission {
             return false;
         };
         self.idle.remove(&mut self.flows, flow);
+        self.untell(flow);
         if let Some(state) = self.flows.remove(flow) {
             self.bands[state.band].flows.remove(&state.id);
         }

@@ -40,6 +40,8 @@ impl Admission {
         new.totals = self.totals;
         new.pace = self.pace;
         new.closing = self.closing;
+        new.telling = self.telling;
+        new.beside = self.beside;
         new.late = std::mem::take(&mut self.late);
         new.evictor = std::mem::replace(&mut self.evictor, Evictor::new(self.config.eviction))
             .with(new.config.eviction);
@@ -167,11 +169,5 @@ impl Evictor {
     fn with(mut self, config: crate::EvictionConfig) -> Evictor {
         self.set_config(config);
         self
-    }
-}
-
-impl crate::types::Weight {
-    fn as_f64(self) -> f64 {
-        self.0 as f64 / 65_536.0
     }
 }

@@ -48,6 +48,8 @@ impl Admission {
         } else {
             self.rekey_flow(running.flow);
         }
+        let signed = |tokens: u64| i64::try_from(tokens).unwrap_or(i64::MAX);
+        self.account(now, running.flow, signed(actual) - signed(running.charge));
         self.evictor
             .ended(now, running.priority, running.dispatch, id);
         true

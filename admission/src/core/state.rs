@@ -13,7 +13,7 @@ use crate::{
     config::{BandConfig, Limits},
     fairness::{BandShare, FairKey, FlowShare},
     starvation::FloorAccount,
-    store::{Heap, Link, Linked, List, NIL},
+    store::{Heap, Line, Link, Linked, List, NIL},
     types::Weight,
 };
 
@@ -112,7 +112,7 @@ impl Waiting {
     }
 }
 
-/// Each waiting request's place in the two heaps that hold it, by slot. Kept apart from the requests: a heap that
+/// Each waiting request's place in the heaps that hold it, by slot. Kept apart from the requests: a heap that
 /// moves many of them touches only this.
 #[derive(Debug, Default)]
 pub(crate) struct Places {
@@ -297,6 +297,12 @@ pub(crate) struct Flow {
     pub(crate) is_idle: bool,
     /// A band's overflow flow: it lives as long as its band and is never in that list.
     pub(crate) shared: bool,
+    /// Told to other replicas: which life of a flow this is (0 before it was served), its accounted service in tokens,
+    /// and when that last changed.
+    pub(crate) life: u64,
+    pub(crate) service: i64,
+    pub(crate) changed: Nanos,
+    pub(crate) told: Link,
 }
 
 impl Linked<0> for Flow {
@@ -309,12 +315,25 @@ impl Linked<0> for Flow {
     }
 }
 
+/// The list of flows that other replicas are told of.
+pub(crate) const IN_TELLING: usize = 1;
+
+impl Linked<IN_TELLING> for Flow {
+    fn link(&mut self) -> &mut Link {
+        &mut self.told
+    }
+
+    fn peek(&self) -> Link {
+        self.told
+    }
+}
+
 /// Requests of one flow and one class.
 #[derive(Debug)]
 pub(crate) struct Queue {
     pub(crate) flow: u32,
     pub(crate) lane: u32,
-    pub(crate) items: Heap<(u64, u64)>,
+    pub(crate) items: Line,
     pub(crate) lane_pos: u32,
 }
 

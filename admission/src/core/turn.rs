@@ -242,6 +242,7 @@ impl Admission {
         self.credits.dispatched(charge, chance.turn == Turn::Aged);
         self.flows[flow].running += 1;
         self.take_out(slot, Some(charge));
+        self.account(now, flow, i64::try_from(charge).unwrap_or(i64::MAX));
         self.dispatches += 1;
         self.totals.count(crate::Outcome::Dispatched);
         self.regime.dispatched(now, self.items.is_empty());

@@ -75,6 +75,11 @@ impl<K: Copy + Ord> Heap<K> {
         self.entries.clear();
     }
 
+    /// Gives back the room for more entries than `most`.
+    pub(crate) fn shrink(&mut self, most: usize) {
+        self.entries.shrink_to(most);
+    }
+
     fn settle(&mut self, pos: usize, place: &mut impl FnMut(u32, u32)) {
         if pos > 0 && self.entries[pos].key < self.entries[(pos - 1) / ARITY].key {
             self.up(pos, place);

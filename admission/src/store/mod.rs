@@ -1,10 +1,12 @@
-//! Three small containers with stable slots: what is inside knows its own place, so it leaves in O(log n) or O(1).
+//! Small containers with stable slots: what is inside knows its own place, so it leaves in O(log n) or O(1).
 
 mod heap;
+mod line;
 mod list;
 mod slots;
 
 pub(crate) use heap::Heap;
+pub(crate) use line::Line;
 pub(crate) use list::{Link, Linked, List};
 pub(crate) use slots::Slots;
 

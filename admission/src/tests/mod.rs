@@ -2,6 +2,7 @@
 
 mod cases;
 mod checks;
+mod fleet;
 mod load;
 mod model;
 mod mutants;

@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::{
-    pair,
+    fleet, pair,
     sim::{self, Scene},
 };
 use crate::{
@@ -36,6 +36,17 @@ const SEEN_BY_INVARIANTS: &[(Fault, Scene)] = &[
 
 /// Faults of the detectors, which neither sees.
 const OF_DETECTORS: &[Fault] = &[Fault::StaleCountsAsFresh, Fault::GateForgetsDispatched];
+
+/// Faults of the exchange between replicas, which neither sees, and those that the simulation of replicas shows by
+/// itself.
+const OF_FLEET: &[(Fault, bool)] = &[
+    (Fault::PeersServiceIgnored, true),
+    (Fault::PeersServiceTwice, false),
+    (Fault::PeersPastCounts, false),
+    (Fault::PeersInFlightIgnored, true),
+    (Fault::NoShareWhenCutOff, true),
+    (Fault::SilentPeersCount, true),
+];
 
 fn model_sees() -> bool {
     (0..150).any(|seed| pair::seeded(seed, 500).is_err())
@@ -85,10 +96,13 @@ fn detectors_hold() {
 fn every_broken_rule_is_seen() {
     assert!(!model_sees(), "the model differs from sound code");
     detectors_hold();
+    fleet::rules_hold();
     let mut alive = Vec::new();
     for fault in ALL {
+        let of_fleet = OF_FLEET.iter().any(|(of_fleet, _)| of_fleet == fault);
         let killed = with(*fault, || match OF_DETECTORS.contains(fault) {
             true => catch_unwind(AssertUnwindSafe(detectors_hold)).is_err(),
+            false if of_fleet => catch_unwind(AssertUnwindSafe(fleet::rules_hold)).is_err(),
             false => model_sees(),
         });
         if !killed {
@@ -101,6 +115,15 @@ fn every_broken_rule_is_seen() {
         ALL.len()
     );
     assert_eq!(alive, [], "mutants that live");
+}
+
+#[test]
+fn the_simulation_of_replicas_sees_what_it_watches() {
+    let sees = || fleet::replicas_hold(1).is_err();
+    assert!(!sees(), "red on sound code");
+    let lives = |(fault, watched): &&(Fault, bool)| *watched && !with(*fault, sees);
+    let alive: Vec<_> = OF_FLEET.iter().filter(lives).collect();
+    assert!(alive.is_empty(), "mutants that live: {alive:?}");
 }
 
 #[test]

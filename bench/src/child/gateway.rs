@@ -61,6 +61,12 @@ pub(super) async fn start(settings: &Settings) -> Result<Running, String> {
     })
 }
 
+/// Requests go through the queue, but the gate never closes: the captured pages say of busy engines that they are busy,
+/// for ever.
+const OPEN: &str = "plugins: [{type: concurrency-detector, parameters: {maxConcurrency: 1000000}}]
+admission: {saturationDetector: {pluginRef: concurrency-detector}}
+";
+
 /// The default configuration over these endpoints, on free ports of the loopback.
 pub(crate) async fn gateway(settings: &Settings) -> Result<Gateway, String> {
     let backends: Vec<String> = settings
@@ -68,7 +74,8 @@ pub(crate) async fn gateway(settings: &Settings) -> Result<Gateway, String> {
         .iter()
         .map(SocketAddr::to_string)
         .collect();
-    let config = Config::from_backends(&backends);
+    let config =
+        Config::parse(OPEN, "bench").and_then(|(config, _)| config.with_backends(&backends));
     let mut config = config.map_err(|errors| errors.to_string())?;
     config.bind = IpAddr::V4(Ipv4Addr::LOCALHOST);
     config.scrape_interval = Duration::from_millis(settings.interval_ms);

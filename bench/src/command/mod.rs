@@ -1,10 +1,12 @@
 //! `wicketgate bench ...`: one file per benchmark.
 
+mod admission;
 mod extproc;
 mod load;
 mod schedule;
 mod scrape;
 mod serve;
+mod tokenize;
 
 use std::{io, process::ExitCode, time::Duration};
 
@@ -26,6 +28,8 @@ const USAGE: u8 = 2;
 pub enum BenchCommand {
     /// Open-loop load on an OpenAI-compatible server
     Load(load::LoadArgs),
+    /// The queues alone: what enqueue, dispatch and cancel cost
+    Admission(admission::AdmissionArgs),
     /// The scheduler alone: how long a decision takes
     Schedule(schedule::ScheduleArgs),
     /// Scraping many engines: what it costs while nothing else happens
@@ -34,6 +38,8 @@ pub enum BenchCommand {
     Extproc(extproc::ExtprocArgs),
     /// The HTTP gateway beside no gateway at all
     Serve(serve::ServeArgs),
+    /// Prompts to tokens in process: a new conversation, and its next turn
+    Tokenize(tokenize::TokenizeArgs),
     /// A part of a benchmark, in a process of its own
     #[command(hide = true)]
     Child {
@@ -55,10 +61,12 @@ pub fn bench(command: BenchCommand) -> ExitCode {
     match command {
         BenchCommand::Child { role } => child::run(&role),
         BenchCommand::Load(args) => load::run(&args),
+        BenchCommand::Admission(args) => tell(args.output, admission::run(&args)),
         BenchCommand::Schedule(args) => tell(args.output, schedule::run(&args)),
         BenchCommand::Scrape(args) => tell(args.output, block_on(scrape::run(&args))),
         BenchCommand::Extproc(args) => tell(args.output, block_on(extproc::run(&args))),
         BenchCommand::Serve(args) => tell(args.output, block_on(serve::run(&args))),
+        BenchCommand::Tokenize(args) => tell(args.output, tokenize::run(&args)),
     }
 }
 
@@ -138,11 +146,13 @@ mod tests {
     #[test]
     fn lines_that_the_documents_show_are_understood() {
         for line in [
+            "bench admission --json",
             "bench schedule --endpoints 100",
             "bench scrape --endpoints 100 --interval 50ms --seconds 10 --json",
             "bench extproc --prompt-bytes 2048 --concurrency 16",
             "bench extproc --prompt-bytes 32k --rate 500 --json",
             "bench serve --body 2k,32k,128k --json",
+            "bench tokenize --tokenizer .venv/tokenizers/llama3_1 --tokens 100000 --json",
             "bench load --target http://127.0.0.1:8080 --rate 10,20 --seconds 5 --json",
         ] {
             assert!(parse(line).is_ok(), "{line}: {:?}", parse(line));

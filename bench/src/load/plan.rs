@@ -67,6 +67,8 @@ impl Plan {
                 let gap = -(1.0 - self.times.f64()).ln() * mean;
                 self.at + Duration::from_secs_f64(gap)
             }
+            // Whenever there is room; the run knows when it is over.
+            Arrivals::Closed => Duration::ZERO,
         };
         self.at = at;
         (at < self.spec.duration).then_some(at)

@@ -79,6 +79,8 @@ pub struct Lag {
 pub struct Tokens {
     /// Prompt tokens.
     pub prompt: u64,
+    /// Answers that say how many.
+    pub prompt_answers: u64,
     /// Prompt tokens of answers that say how many came from the cache.
     pub prompt_with_cache: u64,
     /// Of those, the ones that came from the cache.
@@ -98,7 +100,7 @@ pub struct Prefix {
 /// What came of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct LoadReport {
-    /// How the load was made: always `open loop`.
+    /// How the load was made: `open loop` or `closed loop`.
     pub mode: &'static str,
     /// How requests ended.
     pub requests: Requests,

@@ -48,6 +48,8 @@ pub(super) struct Story {
     pub(super) lag: Duration,
     /// When it left, from the start of the run.
     pub(super) sent: Duration,
+    /// When it was over, from the start of the run.
+    pub(super) ended: Duration,
     pub(super) end: End,
     pub(super) usage: Usage,
 }
@@ -70,6 +72,7 @@ pub(super) async fn one(
     let mut story = Story {
         lag: due.elapsed(),
         sent: start.elapsed(),
+        ended: Duration::ZERO,
         end: End::Cancelled,
         usage: Usage::default(),
     };
@@ -84,6 +87,7 @@ pub(super) async fn one(
         Err(_) if cancels => End::Cancelled,
         Err(_) => failed("timeout"),
     };
+    story.ended = start.elapsed();
     story
 }
 

@@ -15,7 +15,7 @@ use super::{
     plan::{Plan, Planned, plan},
     report::{LoadReport, Requests},
     request::{Story, one},
-    spec::{LoadSpec, SpecError},
+    spec::{Arrivals, LoadSpec, SpecError},
     totals::Totals,
 };
 use crate::client::Client;
@@ -169,7 +169,8 @@ impl Run<'_> {
     async fn send_all(&mut self, first: Option<Planned>, planned: &mut mpsc::Receiver<Planned>) {
         let mut tick = tokio::time::interval(TICK);
         let mut next = first;
-        while let Some(request) = next.take() {
+        let closed = self.spec.arrivals == Arrivals::Closed;
+        while let Some(mut request) = next.take() {
             let due = self.start + request.at;
             loop {
                 let room = self.tasks.len() < self.spec.max_in_flight;
@@ -178,6 +179,12 @@ impl Run<'_> {
                     () = tokio::time::sleep_until(due.into()), if room => break,
                     Some(story) = self.tasks.join_next() => self.take(story),
                     _ = tick.tick() => self.tell(),
+                }
+            }
+            if closed {
+                request.at = self.start.elapsed();
+                if request.at >= self.spec.duration {
+                    return;
                 }
             }
             self.totals.requests.offered += 1;

@@ -9,6 +9,8 @@ pub enum Arrivals {
     Poisson,
     /// Equal gaps.
     Even,
+    /// Not open at all: the next one goes when one of `max_in_flight` is over. For finding out what a server can do.
+    Closed,
 }
 
 /// A mixture of multi-turn chats with shared system prompts and of long single prompts.
@@ -16,7 +18,7 @@ pub enum Arrivals {
 pub struct LoadSpec {
     /// Model to ask for.
     pub model: String,
-    /// Requests per second.
+    /// Requests per second; of no meaning with [`Arrivals::Closed`].
     pub rate: f64,
     /// How long requests are sent.
     pub duration: Duration,
@@ -48,6 +50,9 @@ pub struct LoadSpec {
     pub cancel_share: f64,
     /// When it hangs up, from the planned time, from and to.
     pub cancel_after: (Duration, Duration),
+    /// Only answers that end between these instants of the run count in [`Tokens`](super::Tokens): what is served
+    /// while the load stands, without its start and its tail. `None` counts all.
+    pub window: Option<(Duration, Duration)>,
     /// Requests under way at once; further ones wait in the generator, are late and make the run invalid.
     pub max_in_flight: usize,
     /// Longest time of a request, from its planned time.
@@ -77,6 +82,7 @@ impl Default for LoadSpec {
             stream_share: 1.0,
             cancel_share: 0.0,
             cancel_after: (Duration::from_millis(50), Duration::from_millis(800)),
+            window: None,
             max_in_flight: 4096,
             timeout: Duration::from_secs(120),
             lag_floor: Duration::from_millis(10),

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use super::{
     report::{Failed, Lag, LoadReport, Prefix, Rates, Requests, Shed, Tokens},
     request::{End, Story},
-    spec::LoadSpec,
+    spec::{Arrivals, LoadSpec},
 };
 use crate::measure::{Times, number, round};
 
@@ -22,6 +22,7 @@ pub(super) struct Totals {
     lag: Times,
     late: u64,
     allowed: Duration,
+    window: Option<(Duration, Duration)>,
     /// When the last request left, from the start.
     last_sent: Duration,
     shed_by: BTreeMap<String, u64>,
@@ -41,6 +42,7 @@ impl Totals {
             lag: Times::new(),
             late: 0,
             allowed: spec.allowed_lag(),
+            window: spec.window,
             last_sent: Duration::ZERO,
             shed_by: BTreeMap::new(),
             failed_by: BTreeMap::new(),
@@ -85,8 +87,13 @@ impl Totals {
             End::Failed { cause } => self.fail(&cause),
             End::Cancelled => self.requests.cancelled += 1,
         }
+        let counts = |(from, to)| (from..to).contains(&story.ended);
+        if !self.window.is_none_or(counts) {
+            return;
+        }
         let usage = story.usage;
         self.tokens.prompt += usage.prompt_tokens.unwrap_or(0);
+        self.tokens.prompt_answers += u64::from(usage.prompt_tokens.is_some());
         self.tokens.completion += usage.completion_tokens.unwrap_or(0);
         if let Some(cached) = usage.cached_tokens {
             self.cache_known = true;
@@ -109,7 +116,10 @@ impl Totals {
         let lag = self.lag.at(0.99);
         let ratio = number(self.tokens.cached) / number(self.tokens.prompt_with_cache.max(1));
         LoadReport {
-            mode: "open loop",
+            mode: match spec.arrivals {
+                Arrivals::Poisson | Arrivals::Even => "open loop",
+                Arrivals::Closed => "closed loop",
+            },
             requests,
             ttft_ms: self.ttft.ms(),
             tpot_ms: self.tpot.ms(),

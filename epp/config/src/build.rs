@@ -1,7 +1,7 @@
 //! From a checked file to the configuration that runs.
 
 use std::{
-    net::{IpAddr, Ipv4Addr},
+    net::{IpAddr, Ipv4Addr, SocketAddr},
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -93,6 +93,8 @@ pub struct Config {
     pub weights: Vec<(String, f64)>,
     /// At shutdown, those that wait still get their turn.
     pub drain_waiting: bool,
+    /// Other replicas of this process.
+    pub fleet: Option<Fleet>,
     /// Headers that are believed, if a proxy is trusted.
     pub trusted_proxy: Option<TrustedProxy>,
     /// Start of the pools' randomness; random when absent.
@@ -114,6 +116,21 @@ pub struct Tls {
     pub http: Option<TlsFiles>,
     /// ext_proc front.
     pub ext_proc: Option<TlsFiles>,
+}
+
+/// Other replicas of this process in front of the same pools.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Fleet {
+    /// Where the others reach this one.
+    pub listen: Option<SocketAddr>,
+    /// `host:port` of the others.
+    pub peers: Vec<String>,
+    /// Time between two messages.
+    pub interval: Duration,
+    /// A silent replica counts for so long.
+    pub stale_after: Duration,
+    /// Certificates of the fleet.
+    pub tls: Option<TlsFiles>,
 }
 
 /// Where certificates lie.
@@ -381,6 +398,13 @@ fn config(raw: raw::Raw, scheduler: SchedulerSpec, built: flow::Built, pools: Ve
         flow: built.flow,
         weights: built.weights,
         drain_waiting: built.drain_waiting,
+        fleet: raw.fleet.as_ref().map(|fleet| Fleet {
+            listen: fleet.listen.as_deref().and_then(|at| at.parse().ok()),
+            peers: fleet.peers.clone(),
+            interval: fleet.interval.0,
+            stale_after: fleet.stale_after.0,
+            tls: tls_files(fleet.tls.as_ref()),
+        }),
         trusted_proxy: raw.trusted_proxy.as_ref().map(flow::trusted_proxy),
         seed: raw.scheduler.seed,
         record_decisions: raw.scheduler.record_decisions,

@@ -1,10 +1,13 @@
 //! Ranges that no single key shows: ports against each other, times against each other.
 
-use std::{net::IpAddr, time::Duration};
+use std::{
+    net::{IpAddr, SocketAddr},
+    time::Duration,
+};
 
 use crate::{
     decode::Decoded,
-    raw::{Raw, Server, Telemetry, Tls},
+    raw::{Fleet, Raw, Server, Telemetry, Tls},
     scalar::shown,
     units::Span,
 };
@@ -18,6 +21,9 @@ const HEADER_FLOOR: u64 = 8 << 10;
 pub(crate) fn all(raw: &Raw, out: &mut Decoded) {
     server(&raw.server, out);
     telemetry(&raw.telemetry, out);
+    if let Some(section) = &raw.fleet {
+        fleet(section, out);
+    }
     let upstream = &raw.upstream;
     positive("upstream.connectTimeout", upstream.connect_timeout, out);
     positive(
@@ -53,6 +59,41 @@ pub(crate) fn all(raw: &Raw, out: &mut Decoded) {
             );
             out.fault(&format!("{path}.cooldownCap"), what);
         }
+    }
+}
+
+/// How replicas reach each other, and how often they talk.
+fn fleet(fleet: &Fleet, out: &mut Decoded) {
+    if let Some(listen) = &fleet.listen
+        && listen.parse::<SocketAddr>().is_err()
+    {
+        let what = format!("{} is no address; expected IP:PORT", shown(listen));
+        out.fault("fleet.listen", what);
+    }
+    for (index, peer) in fleet.peers.iter().enumerate() {
+        let parts = peer.rsplit_once(':');
+        let parts = parts.map(|(host, port)| (host.is_empty(), port.parse::<u16>()));
+        if !matches!(parts, Some((false, Ok(1..)))) {
+            let what = format!("{} is no peer; expected host:port", shown(peer));
+            out.fault(&format!("fleet.peers[{index}]"), what);
+        }
+    }
+    if fleet.listen.is_none() && fleet.peers.is_empty() {
+        out.fault("fleet", "needs `listen`, `peers`, or both");
+    }
+    positive("fleet.interval", fleet.interval, out);
+    if fleet.stale_after <= fleet.interval {
+        let what = format!(
+            "{} is not longer than the interval of {}: every replica would count as gone",
+            fleet.stale_after, fleet.interval
+        );
+        out.fault("fleet.staleAfter", what);
+    }
+    tls("fleet.tls", fleet.tls.as_ref(), out);
+    let certificates = fleet.tls.as_ref();
+    if certificates.is_some_and(|tls| tls.client_ca_file.is_none()) {
+        let what = "needs `clientCaFile`: replicas know each other by it";
+        out.fault("fleet.tls", what);
     }
 }
 

@@ -9,7 +9,7 @@ use wicketgate_admission::{
     headers,
 };
 
-pub(crate) use policies::{POLICY_TYPES, is_policy};
+pub(crate) use policies::{is_policy, policy_types};
 
 use crate::{
     decode::Decoded,

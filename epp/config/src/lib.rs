@@ -29,7 +29,7 @@ pub mod units;
 mod write;
 mod yaml;
 
-pub use build::{Config, Tls, TlsFiles};
+pub use build::{Config, Fleet, Tls, TlsFiles};
 pub use endpoints::{Endpoint, Engine, parse_endpoints};
 pub use error::{Errors, Fault, Warning};
 pub use flow::{Flow, TrustedProxy};

@@ -110,7 +110,7 @@ fn refused(plugin: &Plugin, path: &str, error: &PluginError, out: &mut Decoded) 
         let types = names::KNOWN
             .iter()
             .chain(builtin::types())
-            .chain(flow::POLICY_TYPES);
+            .chain(flow::policy_types());
         nearest(&plugin.type_name, types.copied())
             .filter(|_| error.kind == PluginErrorKind::UnknownType)
     });

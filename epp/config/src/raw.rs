@@ -37,6 +37,8 @@ pub(crate) struct Raw {
     #[serde(skip_serializing)]
     pub(crate) flow_control: Option<Admission>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) fleet: Option<Fleet>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) trusted_proxy: Option<TrustedProxy>,
     #[serde(skip_serializing)]
     pub(crate) request_handler: Option<RequestHandler>,
@@ -470,4 +472,28 @@ pub(crate) struct TrustedProxy {
 pub(crate) struct Objective {
     pub(crate) name: String,
     pub(crate) priority: i32,
+}
+
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(crate) struct Fleet {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) listen: Option<String>,
+    pub(crate) peers: Vec<String>,
+    pub(crate) interval: Span,
+    pub(crate) stale_after: Span,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) tls: Option<Tls>,
+}
+
+impl Default for Fleet {
+    fn default() -> Self {
+        Fleet {
+            listen: None,
+            peers: Vec::new(),
+            interval: ms(100),
+            stale_after: ms(1000),
+            tls: None,
+        }
+    }
 }

@@ -55,6 +55,7 @@ impl Config {
                 new.record_decisions != old.record_decisions,
             ),
         ];
+        let fleet = (new.fleet != old.fleet).then(|| "fleet".to_owned());
         let observability = [("logLevel", new.log_level != old.log_level)];
         let sections: [(&str, &[(&str, bool)]); 5] = [
             ("server", &server),
@@ -67,6 +68,7 @@ impl Config {
             let keys = keys.iter().filter(|(_, differs)| *differs);
             keys.map(move |(key, _)| format!("{section}.{key}"))
         });
+        let changed = changed.chain(fleet);
         changed.chain(self.pools_at_start(started)).collect()
     }
 

@@ -9,7 +9,9 @@ mod ours;
 use admission::{ADMISSION, FLOW_CONTROL};
 use llmd::{DATA_LAYER, PLUGIN_SHAPE, PROFILE_SHAPE, REF, REQUEST_HANDLER};
 pub use ours::ENDPOINTS_FILE;
-use ours::{OBSERVABILITY, POOL_SHAPE, SCHEDULER, SERVER, TELEMETRY, TRUSTED_PROXY, UPSTREAM};
+use ours::{
+    FLEET, OBSERVABILITY, POOL_SHAPE, SCHEDULER, SERVER, TELEMETRY, TRUSTED_PROXY, UPSTREAM,
+};
 
 /// What a key's value looks like.
 #[derive(Clone, Copy, Debug)]
@@ -134,6 +136,12 @@ pub const ROOT: &[Field] = &[
         "none",
         "With this section (it may be empty) the headers below are believed, from whoever connects: declare it only \
          where a proxy sets or removes them. Without it every caller is one flow of priority 0.",
+    ),
+    field(
+        "fleet",
+        Shape::Map(FLEET),
+        "none",
+        "Other replicas of this process in front of the same pools: shares and limits hold over all of them.",
     ),
     field(
         "observability",

@@ -4,11 +4,12 @@ use std::{collections::HashMap, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 use wicketgate_admission::{
-    Admission, ClassId, ConfigError, Cost, Ended as Left, Item, Outcome, gate::UsageLimitState,
+    Admission, ClassId, ConfigError, Cost, Ended as Left, Item, MAX_COST, Outcome, fleet::Fleet,
+    gate::UsageLimitState,
 };
 use wicketgate_scheduler::{
-    Decision, Endpoint, Incarnation, Nanos, NoEndpoint, PrefixView, Scheduler, SchedulerPolicy,
-    SchedulerSpec, Snapshot, SpecError, State,
+    Availability, Decision, Endpoint, Incarnation, Nanos, NoEndpoint, PrefixView, Scheduler,
+    SchedulerPolicy, SchedulerSpec, Snapshot, SpecError, State,
 };
 
 use crate::{
@@ -60,6 +61,8 @@ pub(crate) struct Running {
     priority: i32,
     /// Its last try was seen to fail.
     failed: bool,
+    /// It is the probe of an endpoint that comes back from the ejection that lasted until then.
+    probe: Option<Nanos>,
 }
 
 impl Running {
@@ -96,6 +99,7 @@ pub struct Pool {
     pub(crate) waiting: HashMap<RequestId, Waiter>,
     pub(crate) running: HashMap<RequestId, Running>,
     pub(crate) limits: UsageLimitState,
+    pub(crate) fleet: Option<Fleet>,
     pub(crate) scratch: Scratch,
     /// The instant last asked for, while it lies ahead.
     pub(crate) announced: Option<Nanos>,
@@ -122,6 +126,7 @@ impl Pool {
             waiting: HashMap::new(),
             running: HashMap::new(),
             limits: UsageLimitState::default(),
+            fleet: None,
             scratch: Scratch::default(),
             announced: None,
             totals: Totals::default(),
@@ -145,6 +150,7 @@ impl Pool {
             Input::End { id, how, usage } => self.end(now, id, how, usage),
             Input::Telemetry { of, sample } => {
                 if self.table.scraped(now, of, sample.as_ref()) {
+                    self.seen_by_peers(of, sample.is_some());
                     self.admission.capacity_changed(None);
                 } else {
                     self.totals.unknown += 1;
@@ -156,6 +162,10 @@ impl Pool {
                 self.admission.capacity_changed(None);
             }
             Input::Config(config) => self.reconfigure(config, out),
+            Input::Fleet { me, config } => self.join_fleet(me, config, out),
+            Input::Peer(said) => self.hear(now, &said),
+            Input::Members(members) => self.set_members(members),
+            Input::Tell => self.tell_peers(now, out),
             Input::Close { drain } => {
                 let mut left = Vec::new();
                 self.admission.close(drain, &mut left);
@@ -352,13 +362,17 @@ impl Pool {
         self.scheduler
             .after_dispatch(&view, &decision, &mut self.state);
         let cached = prefix.cached_tokens(&view, first);
-        let tokens = request.prompt_tokens.saturating_sub(cached);
-        let kv = tokens.saturating_add(request.output_tokens);
+        let expected = cost(request);
+        let tokens = expected.uncached_input.saturating_sub(cached);
+        let probe = self.probes(now, first);
         let running = Running {
-            held: self.table.raise(now, first, tokens, kv),
-            expected: cost(request),
+            held: self
+                .table
+                .raise(now, first, tokens, tokens + expected.output),
+            expected,
             priority: request.priority,
             failed: false,
+            probe,
         };
         self.running.insert(request.id, running);
         Ok(decision)
@@ -374,10 +388,33 @@ impl Pool {
             return;
         }
         let (held, expected) = (run.held, run.expected);
-        let kv = expected.uncached_input.saturating_add(expected.output);
+        let left = run.probe.take();
+        let probe = self.probes(now, by);
         self.table.lower(now, held);
-        run.held = self.table.raise(now, by, held.tokens, kv);
+        self.abandon(held.at, left);
+        let kv = expected.uncached_input + expected.output;
+        let held = self.table.raise(now, by, held.tokens, kv);
+        if let Some(run) = self.running.get_mut(&id) {
+            (run.held, run.probe) = (held, probe);
+        }
         self.admission.capacity_changed(None);
+    }
+
+    /// The ejection that a request which goes there now would probe, if it is the one that does.
+    fn probes(&self, now: Nanos, at: Incarnation) -> Option<Nanos> {
+        let health = &self.table.get(at)?.health;
+        let probes = health.available(now, &self.config.policy.health) == Availability::Probe;
+        health.ejected_until().filter(|_| probes)
+    }
+
+    /// A probe that tells nothing, or went elsewhere, must not hold the only probe slot for ever.
+    fn abandon(&mut self, at: Incarnation, probe: Option<Nanos>) {
+        if let Some(row) = self.table.get_mut(at)
+            && probe.is_some()
+            && row.health.ejected_until() == probe
+        {
+            row.health.abandon();
+        }
     }
 
     fn failed(&mut self, now: Nanos, id: RequestId, at: Incarnation, certain: bool) {
@@ -385,14 +422,16 @@ impl Pool {
             Some(run) => run.failed |= certain,
             None => self.totals.unknown += 1,
         }
-        let silent = self
-            .table
-            .get(at)
-            .is_some_and(|row| row.telemetry.failures > 0);
-        if certain || silent {
+        if certain || self.is_silent(at) {
             self.health(now, at, false);
         }
         self.admission.capacity_changed(None);
+    }
+
+    /// True if an endpoint's scrapes fail.
+    fn is_silent(&self, at: Incarnation) -> bool {
+        let row = self.table.get(at);
+        row.is_some_and(|row| row.telemetry.failures > 0)
     }
 
     fn health(&mut self, now: Nanos, at: Incarnation, ok: bool) {
@@ -420,15 +459,11 @@ impl Pool {
         self.totals.ended += 1;
         let at = run.held.at;
         self.table.lower(now, run.held);
-        match verdict(how) {
-            Some(ok) => self.health(now, at, ok),
-            // A probe that tells nothing must not hold the only probe slot for ever.
-            None => {
-                if let Some(row) = self.table.get_mut(at) {
-                    row.health.abandon(now);
-                }
-            }
+        let silent = self.is_silent(at);
+        if let Some(ok) = verdict(how, silent) {
+            self.health(now, at, ok);
         }
+        self.abandon(at, run.probe);
         self.admission
             .complete(now, id.0, actual(&run, how, usage.as_ref()));
         self.admission.capacity_changed(None);
@@ -449,6 +484,7 @@ impl Pool {
                 return out.push(Output::ConfigRefused(error.to_string()));
             }
             self.tell(left, out);
+            self.attach_fleet();
         }
         self.scheduler = scheduler;
         self.state.recording(config.record_decisions);
@@ -495,6 +531,7 @@ impl Pool {
 
     /// INV-P1: requests counted on endpoints and orphans = requests running; the same for tokens.
     /// INV-P2: dispatched = running + ended; arrived = dispatched + refused + cancelled + waiting.
+    /// INV-P4: an endpoint's probe slot is taken by exactly one running request, or free.
     /// INV-P3: who waits here waits in admission, each in a class of its own restriction.
     ///
     /// # Errors
@@ -515,6 +552,22 @@ impl Pool {
                 "INV-P1: counted {requests} requests and {tokens} tokens, running {running} and {held}"
             ));
         }
+        for row in self
+            .table
+            .rows()
+            .iter()
+            .filter(|row| row.health.is_probing())
+        {
+            let until = row.health.ejected_until();
+            let probes = self.running.values();
+            let probes = probes.filter(|run| run.held.at == row.id && run.probe == until);
+            if probes.count() != 1 {
+                return Err(format!(
+                    "INV-P4: {} waits for a probe that nobody runs",
+                    row.name
+                ));
+            }
+        }
         let (totals, waiting) = (self.totals, self.waiting.len() as u64);
         let answered = totals.dispatched + totals.refused + totals.cancelled;
         if totals.dispatched != running + totals.ended || totals.arrived != answered + waiting {
@@ -534,11 +587,11 @@ impl Pool {
     }
 }
 
-/// What a request is expected to cost.
+/// What a request is expected to cost. Lengths that a caller only claims are bounded like every cost.
 fn cost(request: &Request) -> Cost {
     Cost {
-        uncached_input: request.prompt_tokens,
-        output: request.output_tokens,
+        uncached_input: request.prompt_tokens.min(MAX_COST),
+        output: request.output_tokens.min(MAX_COST),
     }
 }
 
@@ -569,14 +622,16 @@ fn actual(run: &Running, how: Ended, usage: Option<&Usage>) -> Cost {
     }
 }
 
-/// What an end says about the endpoint: `None` when it says nothing.
+/// What an end says about the endpoint: `None` when it says nothing. `silent` when its scrapes fail too.
 ///
-/// 503 is an engine's "my queue is full", not a broken engine; 4xx is the caller's doing.
-fn verdict(how: Ended) -> Option<bool> {
+/// 503 is an engine's "my queue is full", not a broken engine; 4xx is the caller's doing; a time-out is a long answer
+/// as long as the endpoint still speaks otherwise.
+fn verdict(how: Ended, silent: bool) -> Option<bool> {
     match how {
         Ended::Complete(503) => None,
         Ended::Complete(status) => Some(status < 500),
-        Ended::UpstreamFailed | Ended::TimedOut => Some(false),
+        Ended::UpstreamFailed => Some(false),
+        Ended::TimedOut => silent.then_some(false),
         Ended::ClientGone | Ended::Unobserved | Ended::Evicted | Ended::Dropped => None,
     }
 }

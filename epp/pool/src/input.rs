@@ -3,7 +3,10 @@
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use wicketgate_admission::{FairnessId, Outcome};
+use wicketgate_admission::{
+    FairnessId, Outcome,
+    fleet::{Counters, FleetConfig, ReplicaId},
+};
 use wicketgate_scheduler::{
     Decision, EndpointSpec, Incarnation, Nanos, RequestView, Sample, SubsetEntry,
 };
@@ -164,6 +167,19 @@ pub enum Input {
     Endpoints(Delta),
     /// The configuration changed.
     Config(Arc<PoolConfig>),
+    /// This pool has other replicas from now on.
+    Fleet {
+        /// Who this one is.
+        me: ReplicaId,
+        /// Bounds and times of the exchange.
+        config: FleetConfig,
+    },
+    /// What another replica said last.
+    Peer(Arc<Counters>),
+    /// How many replicas there are, this one included.
+    Members(u32),
+    /// The others want to know: answered by [`Output::Tell`].
+    Tell,
     /// The instant last asked for by [`Output::WakeAt`] has come.
     Timer,
     /// Newcomers are refused from now on. With `drain` those that wait still get their turn.
@@ -199,6 +215,8 @@ pub enum Output {
         /// Which request.
         id: RequestId,
     },
+    /// What this replica tells the others.
+    Tell(Box<Counters>),
     /// A configuration could not be taken over; the old one stays.
     ConfigRefused(String),
     /// Call again with [`Input::Timer`] at this instant.

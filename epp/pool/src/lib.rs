@@ -11,6 +11,7 @@
 //! The same log of inputs gives the same outputs, byte for byte; [`replay`] shows it.
 
 mod core;
+mod fleet;
 mod flow;
 pub mod input;
 mod queue;
@@ -19,6 +20,7 @@ mod table;
 mod turn;
 
 pub use core::{ConfigFault, Pool, PoolConfig, Totals};
+pub use fleet::FleetView;
 pub use flow::FlowControl;
 pub use input::{Delta, Ended, Input, Output, Outputs, Request, RequestId, Usage};
 pub use queue::{Band, QueueView};

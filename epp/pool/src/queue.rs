@@ -7,7 +7,7 @@ use wicketgate_admission::{
 };
 use wicketgate_scheduler::{Availability, Endpoint, HealthPolicy, Nanos};
 
-use crate::Pool;
+use crate::{Pool, fleet::FleetView};
 
 /// Label that names an endpoint's stage, as llm-d has it.
 const ROLE: &str = "llm-d.ai/role";
@@ -87,6 +87,8 @@ pub struct QueueView {
     pub evicted: u64,
     /// Windows in which a band did not get its floor: 0, or there is a bug.
     pub floor_violations: u64,
+    /// How it stands to its other replicas, if it has any.
+    pub fleet: Option<FleetView>,
 }
 
 /// One band at an instant.
@@ -150,6 +152,7 @@ impl Pool {
             bands_shared: totals.bands_shared,
             evicted: totals.evicted,
             floor_violations: totals.floor_violations,
+            fleet: self.fleet(),
         }
     }
 }

@@ -176,7 +176,10 @@ pub fn replay(
             match output {
                 Output::Dispatch { .. } => report.dispatched += 1,
                 Output::Refuse { .. } => report.refused += 1,
-                Output::Evict { .. } | Output::ConfigRefused(_) | Output::WakeAt(_) => {}
+                Output::Evict { .. }
+                | Output::Tell(_)
+                | Output::ConfigRefused(_)
+                | Output::WakeAt(_) => {}
             }
         }
     }

@@ -4,9 +4,10 @@ use std::cell::RefCell;
 
 use wicketgate_admission::{
     Pressure,
+    fleet::Fleet,
     gate::{Answer, Ask, EndpointView, Gate, PoolGate, Saturation},
 };
-use wicketgate_scheduler::{Availability, Nanos, PrefixView};
+use wicketgate_scheduler::{Availability, Endpoint, Nanos, PrefixView};
 
 use crate::{
     Pool,
@@ -22,6 +23,12 @@ pub(crate) struct Scratch {
     fits: Vec<bool>,
     open: Vec<bool>,
     full: Vec<bool>,
+}
+
+/// An endpoint with what other replicas have there.
+fn seen(row: &Endpoint, kv: u64, fleet: Option<&Fleet>) -> EndpointView {
+    let own = view(row, kv);
+    fleet.map_or(own, |fleet| fleet.view(&row.address, own))
 }
 
 /// The pool's gate: endpoints that are draining, ejected or outside the request's restriction do not count, stand-bys
@@ -53,6 +60,7 @@ impl<F: FnMut(&Ask, &mut Vec<bool>) -> bool> Gate for TurnGate<'_, F> {
 impl Pool {
     /// Everything that may go now goes; waits that are over end; the next instant is asked for.
     pub(crate) fn turn(&mut self, now: Nanos, prefix: &dyn PrefixView, out: &mut Outputs) {
+        self.pass_fleet(now);
         self.expire(now, out);
         if !self.waiting.is_empty() {
             self.look();
@@ -82,7 +90,8 @@ impl Pool {
         let views = &mut self.scratch.views;
         views.clear();
         let rows = self.table.rows().iter().zip(self.table.unseen_kv());
-        views.extend(rows.map(|(row, kv)| view(row, kv)));
+        let fleet = self.fleet.as_ref();
+        views.extend(rows.map(|(row, kv)| seen(row, kv, fleet)));
         let priorities = &mut self.scratch.priorities;
         priorities.clear();
         priorities.extend_from_slice(self.admission.priorities());
@@ -93,7 +102,7 @@ impl Pool {
         let kv = self.table.unseen_kv().nth(place).unwrap_or(0);
         let row = self.table.rows().get(place);
         if let (Some(row), Some(seen)) = (row, self.scratch.views.get_mut(place)) {
-            *seen = view(row, kv);
+            *seen = self::seen(row, kv, self.fleet.as_ref());
         }
     }
 
@@ -154,7 +163,8 @@ impl Pool {
     pub fn saturation(&self, now: Nanos) -> Saturation {
         let rows = self.table.rows().iter().zip(self.table.unseen_kv());
         let serving = rows.filter(|(row, _)| !row.draining);
-        let views: Vec<EndpointView> = serving.map(|(row, kv)| view(row, kv)).collect();
+        let fleet = self.fleet.as_ref();
+        let views: Vec<EndpointView> = serving.map(|(row, kv)| seen(row, kv, fleet)).collect();
         wicketgate_admission::gate::saturation(&self.config.flow.gate, now, &views)
     }
 
@@ -209,7 +219,8 @@ impl Pool {
             true => None,
             false => self.gate_changes_at(now),
         };
-        let Some(wake) = [queues, gate].into_iter().flatten().min() else {
+        let fleet = self.fleet.as_ref().and_then(Fleet::wake_at);
+        let Some(wake) = [queues, gate, fleet].into_iter().flatten().min() else {
             return;
         };
         if self.announced.is_none_or(|announced| wake < announced) {

@@ -247,7 +247,7 @@ fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
         1 => Just(Op::Join),
         1 => (0..8_usize).prop_map(Op::Leave),
-        6 => (0..5000_u64).prop_map(Op::Arrive),
+        6 => prop_oneof![9 => 0..5000_u64, 1 => Just(u64::MAX)].prop_map(Op::Arrive),
         1 => (0..32_usize, 0..8_usize).prop_map(|(r, e)| Op::Served(r, e)),
         1 => (0..32_usize, 0..8_usize, any::<bool>()).prop_map(|(r, e, c)| Op::Failed(r, e, c)),
         2 => (0..32_usize).prop_map(Op::FirstToken),
@@ -457,4 +457,69 @@ fn a_damaged_log_is_refused_with_its_line() {
     old[0] = old[0].replacen("\"version\":2", "\"version\":1", 1);
     let error = replay(Cursor::new(old.join("\n")), |_| ()).unwrap_err();
     assert_eq!(error.to_string(), "log version 1, this build reads 2");
+}
+
+/// An endpoint that comes back is found out by one request. When that one goes elsewhere, or says nothing, the next may.
+#[test]
+fn a_probe_that_tells_nothing_frees_its_slot() {
+    for elsewhere in [true, false] {
+        let mut pool = pool();
+        step(&mut pool, 0, join(1));
+        for id in 1..=5 {
+            step(&mut pool, id, arrive(id, 1));
+            step(&mut pool, id, end(id, Ended::UpstreamFailed));
+        }
+        step(&mut pool, 10, join(2));
+        let later = 10 * 1000 * MS;
+        let mut probes = 0;
+        for id in 6..=60 {
+            if target(&step(&mut pool, later + id, arrive(id, 1))) != Incarnation(1) {
+                step(&mut pool, later + id, end(id, Ended::Complete(200)));
+                continue;
+            }
+            probes += 1;
+            if elsewhere {
+                let by = Incarnation(2);
+                let id = RequestId(id);
+                step(&mut pool, later + id.0, Input::Served { id, by });
+            }
+            step(&mut pool, later + id, end(id, Ended::Complete(503)));
+        }
+        assert!(probes > 1, "{probes} probes, elsewhere: {elsewhere}");
+    }
+}
+
+/// A long answer is no broken engine as long as its scrapes come back.
+#[test]
+fn time_outs_eject_only_what_is_silent_too() {
+    let mut pool = pool();
+    step(&mut pool, 0, join(1));
+    let round = |pool: &mut Pool, id: u64| {
+        let outputs = step(pool, id * MS, arrive(id, 1));
+        let refused = matches!(outputs.as_slice(), [Output::Refuse { .. }]);
+        step(pool, id * MS, end(id, Ended::TimedOut));
+        refused
+    };
+    assert!((1..=20).all(|id| !round(&mut pool, id)));
+    let silent = Input::Telemetry {
+        of: Incarnation(1),
+        sample: None,
+    };
+    step(&mut pool, 21 * MS, silent);
+    assert!((22..=40).any(|id| round(&mut pool, id)));
+}
+
+/// A length that a caller only claims counts for no more than the bound on every cost, and is given back.
+#[test]
+fn absurd_lengths_are_bounded() {
+    let mut pool = pool();
+    step(&mut pool, 0, join(1));
+    for id in 1..=4 {
+        step(&mut pool, id, arrive(id, u64::MAX - 1));
+    }
+    assert_eq!(pool.endpoints()[0].load.tokens, 4 << 32);
+    for id in 1..=4 {
+        step(&mut pool, 10, end(id, Ended::ClientGone));
+    }
+    assert_eq!(pool.endpoints()[0].load.tokens, 0);
 }

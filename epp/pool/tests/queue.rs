@@ -15,6 +15,7 @@ use wicketgate_pool::{
     admission::{
         AdmissionConfig, BandConfig, EvictionConfig, Fairness, FairnessId, Limits, Outcome,
         Starvation, Wait,
+        fleet::{Counters, EndpointLoad, FleetConfig, FlowService, ReplicaId},
         gate::{Concurrency, Detector, GateConfig, Staleness},
     },
     replay::{Entry, Header, VERSION, replay},
@@ -647,6 +648,55 @@ fn a_burst_spreads_by_own_counts() {
     }
 }
 
+/// INV-Q12 and INV-Q14 in the pool: what others have at an endpoint counts there, and who hears nobody keeps to its share.
+#[test]
+fn other_replicas_count() {
+    let mut rig = Rig::gated(own_limit(4));
+    rig.at(0, join(1));
+    let config = FleetConfig {
+        members: 2,
+        ..FleetConfig::default()
+    };
+    let me = ReplicaId(1);
+    rig.at(0, Input::Fleet { me, config });
+    // Nobody is heard yet: half of 4.
+    for id in 1..=3 {
+        rig.at(MS, arrive(request(id)));
+    }
+    assert_eq!((rig.pool.running(), rig.pool.waiting()), (2, 1));
+    let says = |number, requests| {
+        Input::Peer(Arc::new(Counters {
+            replica: ReplicaId(2),
+            number,
+            hears: vec![me],
+            linked: true,
+            running: u64::from(requests),
+            endpoints: vec![EndpointLoad {
+                endpoint: "10.0.0.1:8000".into(),
+                requests,
+                tokens: 0,
+            }],
+            ..Counters::default()
+        }))
+    };
+    assert_eq!(rig.at(10 * MS, says(1, 2)), [], "2 here and 2 there are 4");
+    assert_eq!(started(&rig.at(20 * MS, says(2, 1))), [3]);
+    assert_eq!(rig.at(21 * MS, arrive(request(4))), []);
+    // The other falls silent: its requests count no more, and we keep to our half.
+    assert_eq!(rig.until(3 * S), []);
+    rig.at(3 * S, end(1));
+    assert_eq!((rig.pool.running(), rig.pool.waiting()), (2, 1));
+    let view = rig.pool.fleet().unwrap();
+    assert_eq!(
+        (view.members, view.hearing, view.totals.fallbacks),
+        (2, 0, 1)
+    );
+    let told = rig.at(3 * S, Input::Tell);
+    assert!(
+        matches!(&told[..], [Output::Tell(said)] if said.running == 2 && said.waiting.requests == 1)
+    );
+}
+
 #[derive(Clone, Debug)]
 enum Op {
     Join,
@@ -667,6 +717,14 @@ enum Op {
     Scrape(usize, Option<(u8, u8, u8)>),
     Reload(u64),
     Close,
+    Fleet,
+    Tell,
+    Peer {
+        replica: u8,
+        number: u8,
+        requests: u32,
+        service: i32,
+    },
 }
 
 fn op() -> impl Strategy<Value = Op> {
@@ -682,7 +740,7 @@ fn op() -> impl Strategy<Value = Op> {
     let arrive = (
         0..4_u8,
         -2..3_i32,
-        0..5000_u64,
+        prop_oneof![9 => 0..5000_u64, 1 => Just(u64::MAX)],
         prop::option::of(1..3000_u64),
         prop::option::weighted(0.2, 1..6_u8),
     );
@@ -699,6 +757,10 @@ fn op() -> impl Strategy<Value = Op> {
         30 => (0..8_usize, prop::option::of((0..3_u8, 0..6_u8, 0..100_u8))).prop_map(|(e, s)| Op::Scrape(e, s)),
         2 => (1..6_u64).prop_map(Op::Reload),
         1 => Just(Op::Close),
+        2 => Just(Op::Fleet),
+        5 => Just(Op::Tell),
+        10 => (2..5_u8, any::<u8>(), 0..4_u32, any::<i32>())
+            .prop_map(|(replica, number, requests, service)| Op::Peer { replica, number, requests, service }),
     ]
 }
 
@@ -803,6 +865,7 @@ impl Run {
                 }
                 Output::Evict { id } => assert_eq!(self.stories[&id.0], Story::Runs),
                 Output::WakeAt(at) => self.rig.wake = Some(*at),
+                Output::Tell(said) => assert_eq!(said.replica, ReplicaId(1)),
                 Output::ConfigRefused(why) => panic!("{why}"),
             }
         }
@@ -908,6 +971,38 @@ impl Run {
             }
             Op::Reload(own) => Input::Config(config(tight(*own))),
             Op::Close => Input::Close { drain: true },
+            Op::Fleet => Input::Fleet {
+                me: ReplicaId(1),
+                config: FleetConfig {
+                    members: 3,
+                    ..FleetConfig::default()
+                },
+            },
+            Op::Tell => Input::Tell,
+            Op::Peer {
+                replica,
+                number,
+                requests,
+                service,
+            } => Input::Peer(Arc::new(Counters {
+                replica: ReplicaId(u64::from(*replica)),
+                number: u64::from(*number),
+                hears: vec![ReplicaId(1)],
+                endpoints: vec![EndpointLoad {
+                    endpoint: "10.0.0.1:8000".into(),
+                    requests: *requests,
+                    tokens: u64::from(*requests),
+                }],
+                lives: 1,
+                flows: vec![FlowService {
+                    priority: 0,
+                    fairness: FairnessId::new("t1"),
+                    weight: 1.0,
+                    life: 1,
+                    service: i64::from(*service),
+                }],
+                ..Counters::default()
+            })),
         };
         self.step(now, input);
     }

@@ -145,6 +145,8 @@ pub struct Ask {
     pub output_tokens: u64,
     /// Body length in bytes.
     pub bytes: u64,
+    /// It has a body that could not be read: the proxy does not show it, or it is compressed. So its model is unknown.
+    pub blind: bool,
     /// Session token that the caller presented.
     pub session: Option<Arc<str>>,
     /// Implicit session.

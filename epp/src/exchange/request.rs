@@ -65,6 +65,8 @@ pub(super) struct Upload {
     bytes: u64,
     /// The headers were the whole request.
     headers_end: bool,
+    /// A body follows that is not shown before we must answer.
+    unseen: bool,
     /// The body is complete.
     ended: bool,
     /// The caller sent trailers.
@@ -92,6 +94,7 @@ impl Exchange {
         self.upload.headers_end = end;
         let mode = self.modes.request;
         if end || matches!(mode, BodyMode::None | BodyMode::Streamed) {
+            self.upload.unseen = !end;
             self.ask_by_headers(out);
             return;
         }
@@ -152,7 +155,8 @@ impl Exchange {
 
     /// No body, or none that we get to see before we must answer.
     fn ask_by_headers(&mut self, out: &mut Commands) {
-        let bytes = self.upload.head.content_length.unwrap_or(0);
+        // The announced length is a claim that nothing here checks: it counts for no more than what could be held.
+        let bytes = self.upload.head.content_length.unwrap_or(0).min(self.limit);
         self.push_ask(Api::Unknown, None, Bytes::new(), bytes, out);
     }
 
@@ -204,6 +208,7 @@ impl Exchange {
             prompt_tokens: facts.map_or(bytes.div_ceil(4), RequestFacts::estimated_prompt_tokens),
             output_tokens: output.saturating_mul(u64::from(choices)),
             bytes,
+            blind: self.upload.head.encoded || self.upload.unseen,
             session: self.upload.head.session.take(),
             session_hash: facts.and_then(|facts| facts.session_hash),
             subset: self.upload.subset.take(),

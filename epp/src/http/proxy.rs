@@ -397,10 +397,10 @@ impl Front {
                     });
                 }
                 Err(failure) => {
-                    if failure.counts()
+                    if let Some(certain) = failure.fault()
                         && let Some(guard) = &walk.guard
                     {
-                        guard.failed(target.id, true);
+                        guard.failed(target.id, certain);
                     }
                     tracing::debug!(address = %target.address, %failure, "endpoint failed");
                     let again = failure.safe_to_retry(changes_nothing(&outbound.method));

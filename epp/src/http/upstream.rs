@@ -119,9 +119,18 @@ impl Failure {
         }
     }
 
-    /// True if it says something about the endpoint's health.
-    pub(super) fn counts(&self) -> bool {
-        !matches!(self, Failure::Stale(_))
+    /// What it says against the endpoint: nothing, something if nothing else speaks for it, or something for certain.
+    pub(super) fn fault(&self) -> Option<bool> {
+        match self {
+            Failure::Stale(_) => None,
+            // A long answer is no broken endpoint, as long as it speaks otherwise.
+            Failure::FirstByteTimeout => Some(false),
+            Failure::Connect(_)
+            | Failure::ConnectTimeout
+            | Failure::NotSent
+            | Failure::Broken(_)
+            | Failure::BadAnswer(_) => Some(true),
+        }
     }
 }
 

@@ -20,12 +20,13 @@ use parking_lot::{Mutex, RwLock};
 pub use record::{RecordError, Recorder};
 use tokio::sync::{Notify, oneshot};
 use wicketgate_pool::{
-    ConfigFault, Delta, Input, Output, Outputs, Pool, PoolConfig, QueueView, Request, RequestId,
-    Totals, admission,
+    ConfigFault, Delta, Ended, Input, Output, Outputs, Pool, PoolConfig, QueueView, Request,
+    RequestId, Totals,
+    admission::{self, fleet::Counters},
     scheduler::{Decision, DecisionRecord, Endpoint, Incarnation, Nanos, PrefixView},
 };
 
-use crate::clock::Clock;
+use crate::{clock::Clock, fleet::Member};
 
 /// A pool's answer to a request.
 #[expect(
@@ -112,6 +113,8 @@ impl PoolShell {
     pub fn arrive(self: &Arc<Self>, request: Request) -> Arrival {
         let id = request.id;
         let mut own = None;
+        // From here on the request may be counted: a panic in the step gives it back too.
+        let unwound = Unwound { shell: self, id };
         let later = self.step(Input::Arrive(Arc::new(request)), |inner, outputs| {
             own = take_own(outputs, id);
             match &own {
@@ -124,6 +127,7 @@ impl PoolShell {
                 }
             }
         });
+        std::mem::forget(unwound);
         match (own, later) {
             (Some(Own::Dispatched(mut decision, waited)), later) => {
                 self.keep_record(&mut decision);
@@ -255,6 +259,8 @@ impl PoolShell {
                 let told = inner.evictable.remove(&id).map(|sender| sender.send(()));
                 tracing::debug!(id = id.0, told = ?told.is_some(), "evicting a running request");
             }
+            // Taken out by whoever asked; said to nobody it is lost, as a message may be.
+            Output::Tell(_) => {}
             Output::ConfigRefused(why) => tracing::error!(why, "configuration refused by the pool"),
             Output::WakeAt(at) => {
                 self.wake_at.store(at, Ordering::Release);
@@ -335,6 +341,29 @@ impl PoolShell {
     }
 }
 
+impl Member for Arc<PoolShell> {
+    fn tell(&self) -> Counters {
+        let said = self.step(Input::Tell, |_, outputs| {
+            let at = outputs
+                .iter()
+                .position(|output| matches!(output, Output::Tell(_)))?;
+            match outputs.remove(at) {
+                Output::Tell(said) => Some(*said),
+                _ => None,
+            }
+        });
+        said.unwrap_or_default()
+    }
+
+    fn hear(&self, said: &Counters) {
+        self.post(Input::Peer(Arc::new(said.clone())));
+    }
+
+    fn members(&self, members: u32) {
+        self.post(Input::Members(members));
+    }
+}
+
 /// What a pool holds at an instant.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Held {
@@ -346,6 +375,30 @@ pub struct Held {
     pub waiting: u64,
     /// Counts over the pool's life.
     pub totals: Totals,
+}
+
+/// Gives a request back whose arrival panicked.
+struct Unwound<'a> {
+    shell: &'a Arc<PoolShell>,
+    id: RequestId,
+}
+
+impl Drop for Unwound<'_> {
+    fn drop(&mut self) {
+        let (shell, id) = (self.shell, self.id);
+        // A second panic while unwinding would end the process.
+        let given = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            shell.cancel(id);
+            shell.post(Input::End {
+                id,
+                how: Ended::Dropped,
+                usage: None,
+            });
+        }));
+        if given.is_err() {
+            tracing::error!("a pool panics at every step; its counts can no longer be trusted");
+        }
+    }
 }
 
 /// The pool's answer to the request that was just put to it.
@@ -380,14 +433,18 @@ impl Inner {
 fn take_own(outputs: &mut Vec<Output>, id: RequestId) -> Option<Own> {
     let index = outputs.iter().position(|output| match output {
         Output::Dispatch { id: of, .. } | Output::Refuse { id: of, .. } => *of == id,
-        Output::Evict { .. } | Output::ConfigRefused(_) | Output::WakeAt(_) => false,
+        Output::Evict { .. } | Output::Tell(_) | Output::ConfigRefused(_) | Output::WakeAt(_) => {
+            false
+        }
     })?;
     match outputs.remove(index) {
         Output::Dispatch {
             decision, waited, ..
         } => Some(Own::Dispatched(decision, waited)),
         Output::Refuse { why, wait, .. } => Some(Own::Refused { why, wait }),
-        Output::Evict { .. } | Output::ConfigRefused(_) | Output::WakeAt(_) => None,
+        Output::Evict { .. } | Output::Tell(_) | Output::ConfigRefused(_) | Output::WakeAt(_) => {
+            None
+        }
     }
 }
 

@@ -72,6 +72,7 @@ impl Index {
         };
         let mut told = member.told.lock();
         self.clear_told(&mut told);
+        told.totals.cleared += 1;
         self.count_told(&member, &told);
         self.clear_promised(&member);
         true
@@ -81,7 +82,6 @@ impl Index {
         for (_, lane) in &mut told.lanes {
             lane.clear(&self.store);
         }
-        told.totals.cleared += 1;
     }
 
     fn clear_promised(&self, member: &Member) {

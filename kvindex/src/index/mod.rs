@@ -46,6 +46,8 @@ use store::Store;
 pub use lane::Applied;
 pub use listen::Keyed;
 pub use matches::{Match, Matches, TierWeights};
+#[cfg(feature = "tokens")]
+pub(crate) use mixer::Mixer;
 pub use snapshot::{Imported, SnapshotError};
 
 /// One rank of one life of an endpoint. A number is never used for another life.

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use super::EngineConfig;
+use super::{EngineConfig, KvEventsConfig, KvShape};
 use crate::batch::Policy;
 
 /// An emulated vLLM engine: real HTTP, real queueing and batching, computed step times, made-up words.
@@ -54,6 +54,21 @@ pub struct EngineArgs {
     /// LoRA adapters, each served as a model of its own.
     #[arg(long = "lora", value_name = "NAME", num_args = 1..)]
     pub loras: Vec<String>,
+    /// Publish KV events here over ZMQ, as tcp://IP:PORT.
+    #[arg(long, value_name = "URL", value_parser = tcp)]
+    pub kv_events: Option<SocketAddr>,
+    /// Connect to the address of --kv-events instead of listening, as vLLM does for any host but `*`.
+    #[arg(long, requires = "kv_events")]
+    pub kv_connect: bool,
+    /// Repeat KV events here on request, as tcp://IP:PORT.
+    #[arg(long, value_name = "URL", value_parser = tcp, requires = "kv_events")]
+    pub kv_replay: Option<SocketAddr>,
+    /// How KV events are written: maps as vLLM from 0.24 on, or arrays as before.
+    #[arg(long, value_name = "SHAPE", value_enum, default_value_t = KvShape::Map)]
+    pub kv_shape: KvShape,
+    /// First part of each message of KV events; kv@ADDRESS@MODEL by default.
+    #[arg(long, value_name = "TEXT", requires = "kv_events")]
+    pub kv_topic: Option<String>,
     /// Obey the header x-emulator-failure and POST /emulator/failure.
     #[arg(long)]
     pub allow_failure_injection: bool,
@@ -96,6 +111,34 @@ impl EngineArgs {
         config.core(false)?;
         Ok(config)
     }
+
+    /// Where and how to publish KV events, for an engine that listens on `address`; nothing if no flag asks for it.
+    pub fn kv_events(&self, address: SocketAddr) -> Option<KvEventsConfig> {
+        let model = self.models.first().map_or("", String::as_str);
+        let topic = self.kv_topic.clone();
+        let topic = topic.unwrap_or_else(|| format!("kv@{address}@{model}"));
+        Some(KvEventsConfig {
+            connect: self.kv_connect,
+            replay: self.kv_replay,
+            shape: self.kv_shape,
+            block_size: self.block_size,
+            loras: self.loras.clone(),
+            ..KvEventsConfig::at(self.kv_events?, topic)
+        })
+    }
+}
+
+/// An address as ZMQ writes it; `*` is any.
+fn tcp(text: &str) -> Result<SocketAddr, String> {
+    let address = text
+        .strip_prefix("tcp://")
+        .ok_or("it must begin with tcp://")?;
+    let address = match address.strip_prefix("*:") {
+        Some(port) => format!("0.0.0.0:{port}"),
+        None => address.to_owned(),
+    };
+    let parsed = address.parse();
+    parsed.map_err(|_| format!("{address:?} is no IP address with a port"))
 }
 
 #[cfg(test)]
@@ -146,6 +189,31 @@ mod tests {
     }
 
     #[test]
+    fn kv_events_are_off_unless_asked_for() {
+        let events = |line: &str| {
+            let cli: Cli = clap::Parser::try_parse_from(line.split(' ')).unwrap();
+            let here = "127.0.0.1:8001".parse().unwrap();
+            cli.engine.kv_events(here)
+        };
+        assert_eq!(events("engine"), None);
+        let given = events(
+            "engine --model m --block-size 32 --lora food --kv-events tcp://*:5557 --kv-replay tcp://127.0.0.1:5558 \
+             --kv-shape array",
+        );
+        let expected = KvEventsConfig {
+            replay: Some("127.0.0.1:5558".parse().unwrap()),
+            shape: KvShape::Array,
+            block_size: 32,
+            loras: vec!["food".into()],
+            ..KvEventsConfig::at(
+                "0.0.0.0:5557".parse().unwrap(),
+                "kv@127.0.0.1:8001@m".into(),
+            )
+        };
+        assert_eq!(given, Some(expected));
+    }
+
+    #[test]
     fn what_makes_no_sense_is_said() {
         for (line, says) in [
             ("engine --profile a100", "h200-llama3.1-8b-tp1"),
@@ -156,6 +224,9 @@ mod tests {
             ),
             ("engine --block-size 0", "block size"),
             ("engine --scheduling-policy random", "possible values"),
+            ("engine --kv-events 127.0.0.1:5557", "tcp://"),
+            ("engine --kv-events tcp://host:5557", "no IP address"),
+            ("engine --kv-replay tcp://127.0.0.1:5558", "--kv-events"),
         ] {
             let wrong = config(line).unwrap_err();
             assert!(wrong.contains(says), "{line}: {wrong}");

@@ -15,6 +15,7 @@ mod echo;
 mod errors;
 mod failures;
 mod fixtures;
+mod kvevents;
 mod metrics;
 mod shapes;
 

@@ -84,7 +84,7 @@ pub fn endpoint_lines(endpoints: &[SocketAddr]) -> String {
 }
 
 /// The configuration of a front; `extra` is appended and may have keys of the root except `pools` and `server`,
-/// `server` is more lines of that section, indented by two.
+/// `server` is more lines of that section, indented by two; it may say how long a drain takes.
 pub fn config_text(
     command: Command,
     ports: [SocketAddr; 3],
@@ -97,8 +97,12 @@ pub fn config_text(
         Command::Serve => (data, 0),
         Command::Epp => (0, data),
     };
+    let drain = match server.contains("drainTimeout") {
+        true => "",
+        false => "  drainTimeout: 10s\n",
+    };
     format!(
-        "server:\n  bind: 127.0.0.1\n  httpPort: {http}\n  extProcPort: {ext_proc}\n  healthPort: {health}\n  metricsPort: {admin}\n  drainTimeout: 10s\n  workers: 4\n{server}pools:\n- name: main\n{pool}{extra}"
+        "server:\n  bind: 127.0.0.1\n  httpPort: {http}\n  extProcPort: {ext_proc}\n  healthPort: {health}\n  metricsPort: {admin}\n{drain}  workers: 4\n{server}pools:\n- name: main\n{pool}{extra}"
     )
 }
 

@@ -28,18 +28,30 @@ pub mod scripted;
 pub mod stream;
 
 use std::{
+    collections::BTreeSet,
     net::{SocketAddr, TcpListener},
     path::{Path, PathBuf},
+    sync::Mutex,
     time::{Duration, Instant},
 };
 
 /// Longest wait for something that must come; a test that waits this long has failed.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A free loopback address.
+/// Ports below those that systems give out by themselves: neither an outgoing connection nor a listener on port 0 takes
+/// one between its choice and its use.
+const PORTS: std::ops::Range<u16> = 10_240..32_000;
+
+/// A free loopback address, given out once.
 pub fn free_address() -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap()
+    static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
+    loop {
+        let port = fastrand::u16(PORTS);
+        let free = TcpListener::bind(("127.0.0.1", port));
+        if let (Ok(listener), true) = (free, GIVEN.lock().unwrap().insert(port)) {
+            return listener.local_addr().unwrap();
+        }
+    }
 }
 
 /// A directory for one test; removed on drop.

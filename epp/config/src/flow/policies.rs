@@ -60,15 +60,9 @@ const POLICIES: [(&str, Role); 16] = [
 ];
 
 /// Types of policies, for hints.
-pub(crate) const POLICY_TYPES: &[&str] = &{
-    let mut types = [""; POLICIES.len()];
-    let mut at = 0;
-    while at < types.len() {
-        types[at] = POLICIES[at].0;
-        at += 1;
-    }
-    types
-};
+pub(crate) fn policy_types() -> impl Iterator<Item = &'static &'static str> + use<> {
+    POLICIES.iter().map(|(name, _)| name)
+}
 
 fn role(type_name: &str) -> Option<Role> {
     let found = POLICIES.iter().find(|(name, _)| *name == type_name)?;
@@ -151,7 +145,7 @@ impl<'a> Policies<'a> {
                 };
                 (plugin.type_name.as_str(), parameters, path)
             }
-            None => match POLICY_TYPES.iter().find(|known| **known == name) {
+            None => match policy_types().find(|known| **known == name) {
                 Some(known) => (*known, Map::new(), path.to_owned()),
                 None => {
                     self.unknown(path, name, out);
@@ -186,7 +180,7 @@ impl<'a> Policies<'a> {
             return out.fault(path, not_yet(name));
         }
         let declared = self.raw.plugins.iter().flatten().map(name_of);
-        let near = nearest(name, declared.chain(POLICY_TYPES.iter().copied()));
+        let near = nearest(name, declared.chain(POLICIES.iter().map(|(name, _)| *name)));
         let hint = near.map_or_else(String::new, |near| format!("; did you mean `{near}`?"));
         out.fault(path, format!("no plugin is named {}{hint}", shown(name)));
     }

@@ -409,6 +409,39 @@ pub(super) const OBSERVABILITY: &[Field] = &[
     ),
 ];
 
+pub(super) const FLEET: &[Field] = &[
+    field(
+        "listen",
+        Shape::Text,
+        "none",
+        "`IP:PORT` on which the others reach this one. What they say is believed: a closed network, or `tls`.",
+    ),
+    field(
+        "peers",
+        Shape::List(&Shape::Text),
+        "none",
+        "`host:port` of the others; our own may be among them.",
+    ),
+    field(
+        "interval",
+        Shape::Duration,
+        "100ms",
+        "Time between two messages.",
+    ),
+    field(
+        "staleAfter",
+        Shape::Duration,
+        "1s",
+        "A replica that is silent for so long counts as gone; each keeps to its share of every limit then.",
+    ),
+    field(
+        "tls",
+        Shape::Map(TLS),
+        "none",
+        "Certificate, key and CA of the fleet, for both sides of each stream; `clientCaFile` is needed here.",
+    ),
+];
+
 const OBJECTIVE: &[Field] = &[
     field("name", Shape::Text, "required", "The objective's name."),
     field(

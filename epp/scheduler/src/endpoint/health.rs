@@ -112,7 +112,7 @@ impl Health {
     }
 
     /// A request ended without telling anything about the endpoint: the probe's slot is free again.
-    pub fn abandon(&mut self, _now: Nanos) {
+    pub fn abandon(&mut self) {
         if let Phase::Ejected { probing, .. } = &mut self.phase {
             *probing = false;
         }
@@ -135,6 +135,19 @@ impl Health {
                 until: now.saturating_add(cool_down(policy, 0)),
             },
         }
+    }
+
+    /// The end of the cool-down it is in, or came out of half-open.
+    pub fn ejected_until(&self) -> Option<Nanos> {
+        match self.phase {
+            Phase::Ejected { until, .. } => Some(until),
+            Phase::Closed => None,
+        }
+    }
+
+    /// True while the one request that may find out whether it is back is under way.
+    pub fn is_probing(&self) -> bool {
+        matches!(self.phase, Phase::Ejected { probing: true, .. })
     }
 
     /// When it last came back from an ejection.

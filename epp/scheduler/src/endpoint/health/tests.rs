@@ -89,7 +89,7 @@ fn half_open_admits_one_probe_at_a_time() {
     health.on_dispatch(now);
     let until = now + 5 * SECOND;
     assert_eq!(health.available(now, &policy()), Availability::No { until });
-    health.abandon(now);
+    health.abandon();
     assert_eq!(health.available(now, &policy()), Availability::Probe);
     health.on_dispatch(now);
     health.record(now, true, &policy());
@@ -223,7 +223,7 @@ proptest! {
                     }
                 }
                 Step::Abandon => {
-                    health.abandon(now);
+                    health.abandon();
                     if let Some((_, probing)) = &mut model.ejected {
                         *probing = false;
                     }
@@ -255,7 +255,7 @@ proptest! {
             }
             match end {
                 Some(ok) => health.record(now, ok, &policy),
-                None => health.abandon(now),
+                None => health.abandon(),
             }
         }
     }

@@ -1,0 +1,194 @@
+//! `GET /kv_event_sources`: an engine (vLLM 0.32 and later) says where it publishes.
+
+use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
+
+use bytes::{Bytes, BytesMut};
+use http_body_util::{BodyExt as _, Empty};
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use serde::Deserialize;
+use thiserror::Error;
+use tokio::{net::TcpStream, time::timeout};
+
+use super::{
+    Task,
+    config::{Events, RankSource},
+};
+
+/// Longest answer in bytes.
+const MOST: usize = 1 << 20;
+
+/// Why nothing is known of an engine's publishers.
+#[derive(Debug, Error)]
+pub enum DiscoverError {
+    /// It has no such page: an older engine, or not vLLM.
+    #[error("the engine does not say where it publishes (status {0})")]
+    Absent(u16),
+    /// It could not be asked.
+    #[error("the engine could not be asked where it publishes: {0}")]
+    Unreachable(String),
+    /// The answer makes no sense.
+    #[error("the engine's list of publishers makes no sense: {0}")]
+    Answer(String),
+}
+
+/// One rank's publisher, as vLLM describes it.
+#[derive(Debug, Deserialize)]
+struct Publisher {
+    #[serde(default)]
+    enable_kv_cache_events: bool,
+    #[serde(default)]
+    publisher: String,
+    #[serde(default)]
+    endpoint: String,
+    replay_endpoint: Option<String>,
+}
+
+/// Asks the engine at `address` (`host:port` of its API).
+///
+/// # Errors
+/// When it does not answer in time, or not with a list of publishers.
+pub async fn discover(address: &str, within: Duration) -> Result<Vec<RankSource>, DiscoverError> {
+    let asked = timeout(within, ask(address)).await;
+    let body = asked
+        .unwrap_or_else(|_| Err(DiscoverError::Unreachable("no answer in time".to_owned())))?;
+    let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+    parse_sources(&body, host)
+}
+
+async fn ask(address: &str) -> Result<BytesMut, DiscoverError> {
+    fn failed(error: impl std::fmt::Display) -> DiscoverError {
+        DiscoverError::Unreachable(error.to_string())
+    }
+    let stream = TcpStream::connect(address).await.map_err(failed)?;
+    let shook = http1::handshake(TokioIo::new(stream)).await;
+    let (mut sender, connection) = shook.map_err(failed)?;
+    let _driver = Task(tokio::spawn(async move {
+        // The answer says what went wrong.
+        let _ = connection.await;
+    }));
+    let request = http::Request::get("/kv_event_sources")
+        .header(http::header::HOST, address)
+        .body(Empty::<Bytes>::new())
+        .map_err(failed)?;
+    let response = sender.send_request(request).await.map_err(failed)?;
+    let status = response.status();
+    if !status.is_success() {
+        return Err(DiscoverError::Absent(status.as_u16()));
+    }
+    let mut body = response.into_body();
+    let mut all = BytesMut::new();
+    while let Some(frame) = body.frame().await {
+        if let Ok(data) = frame.map_err(failed)?.into_data() {
+            if all.len() + data.len() > MOST {
+                return Err(DiscoverError::Answer("it is too long".to_owned()));
+            }
+            all.extend_from_slice(&data);
+        }
+    }
+    Ok(all)
+}
+
+/// Reads the answer of an engine on `host`. Ranks that do not publish over ZMQ are left out.
+///
+/// # Errors
+/// When it is not a list of publishers, or one publishes where nobody can listen.
+pub fn parse_sources(json: &[u8], host: &str) -> Result<Vec<RankSource>, DiscoverError> {
+    let wrong = |what: String| DiscoverError::Answer(what);
+    let publishers: BTreeMap<u32, Publisher> =
+        serde_json::from_slice(json).map_err(|error| wrong(error.to_string()))?;
+    let mut ranks = Vec::new();
+    for (rank, publisher) in publishers {
+        if !publisher.enable_kv_cache_events || publisher.publisher != "zmq" {
+            continue;
+        }
+        let events = events(&publisher.endpoint, host)
+            .ok_or_else(|| wrong(format!("{:?} is not a TCP address", publisher.endpoint)))?;
+        let replay = match &publisher.replay_endpoint {
+            Some(endpoint) => {
+                let (_, port) = split(endpoint)
+                    .ok_or_else(|| wrong(format!("{endpoint:?} is not a TCP address")))?;
+                // A replay socket is always bound, so it is where the engine is.
+                Some(format!("{host}:{port}"))
+            }
+            None => None,
+        };
+        ranks.push(RankSource {
+            rank,
+            events,
+            replay,
+            last: None,
+        });
+    }
+    Ok(ranks)
+}
+
+/// vLLM binds an endpoint that names no host, and connects to one that does.
+fn events(endpoint: &str, host: &str) -> Option<Events> {
+    let (named, port) = split(endpoint)?;
+    if matches!(named, "*" | "::" | "[::]") {
+        return Some(Events::Connect(format!("{host}:{port}")));
+    }
+    let at = match named {
+        "localhost" => SocketAddr::from(([127, 0, 0, 1], port)),
+        _ => format!("{named}:{port}").parse().ok()?,
+    };
+    Some(Events::Listen { at, from: None })
+}
+
+fn split(endpoint: &str) -> Option<(&str, u16)> {
+    let (host, port) = endpoint.strip_prefix("tcp://")?.rsplit_once(':')?;
+    Some((host, port.parse().ok()?)).filter(|(host, _)| !host.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As captured from vLLM 0.32 with two ranks.
+    const CAPTURED: &str = r#"{"1":{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://127.0.0.1:5558","replay_endpoint":null,"buffer_steps":10000,"hwm":100000,"max_queue_size":100000,"topic":"kv@127.0.0.1:8001@tiny"},"0":{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:5557","replay_endpoint":"tcp://127.0.0.1:5559","buffer_steps":10000,"hwm":100000,"max_queue_size":100000,"topic":"kv@127.0.0.1:8001@tiny"}}"#;
+
+    #[test]
+    fn a_host_means_that_the_engine_connects() {
+        let ranks = parse_sources(CAPTURED.as_bytes(), "10.0.0.7").unwrap();
+        let expected = [
+            RankSource {
+                rank: 0,
+                events: Events::Connect("10.0.0.7:5557".to_owned()),
+                replay: Some("10.0.0.7:5559".to_owned()),
+                last: None,
+            },
+            RankSource {
+                rank: 1,
+                events: Events::Listen {
+                    at: "127.0.0.1:5558".parse().unwrap(),
+                    from: None,
+                },
+                replay: None,
+                last: None,
+            },
+        ];
+        assert_eq!(ranks, expected);
+    }
+
+    #[test]
+    fn what_cannot_be_listened_to_is_said_or_left_out() {
+        let off = br#"{"0":{"enable_kv_cache_events":false,"publisher":"null","endpoint":"","replay_endpoint":null}}"#;
+        assert_eq!(parse_sources(off, "h").unwrap(), []);
+        for (json, says) in [
+            ("[]", "invalid type"),
+            (r#"{"x":{}}"#, "invalid"),
+            (
+                r#"{"0":{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"ipc:///tmp/x"}}"#,
+                "ipc:///tmp/x",
+            ),
+            (
+                r#"{"0":{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:99999"}}"#,
+                "99999",
+            ),
+        ] {
+            let wrong = parse_sources(json.as_bytes(), "h").unwrap_err().to_string();
+            assert!(wrong.contains(says), "{json}: {wrong}");
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! All that turns a request of one model into tokens.
+
+use super::{Chat, ContentFormat, Memo, MemoStats, Rendering, Template, Tokenizer, TokensError};
+
+/// A tokeniser, a chat template and a memory.
+pub struct Model {
+    tokenizer: Tokenizer,
+    template: Option<Template>,
+    memo: Memo,
+}
+
+impl Model {
+    /// From the files of a model: `tokenizer.json`, `tokenizer_config.json` and a template that replaces the one in the
+    /// latter (`chat_template.jinja`). The memory takes at most about `memo_bytes`; `seed` is any secret number.
+    ///
+    /// # Errors
+    /// When a file cannot be read.
+    pub fn new(
+        tokenizer: &[u8],
+        config: Option<&[u8]>,
+        template: Option<&str>,
+        memo_bytes: usize,
+        seed: u64,
+    ) -> Result<Model, TokensError> {
+        Ok(Model {
+            tokenizer: Tokenizer::new(tokenizer, config)?,
+            template: Template::of_model(config, template)?,
+            memo: Memo::new(memo_bytes, seed),
+        })
+    }
+
+    /// The tokeniser.
+    pub fn tokenizer(&self) -> &Tokenizer {
+        &self.tokenizer
+    }
+
+    /// How the template wants the content of messages; `None` without a template.
+    pub fn content_format(&self) -> Option<ContentFormat> {
+        Some(self.template.as_ref()?.content_format())
+    }
+
+    /// What the memory did so far.
+    pub fn memo(&self) -> MemoStats {
+        self.memo.stats()
+    }
+
+    /// Tokens of a text prompt; `special` as in the request's `add_special_tokens`, which engines take as true.
+    ///
+    /// # Errors
+    /// When the tokeniser fails.
+    pub fn prompt(&self, text: &str, special: bool) -> Result<Vec<u32>, TokensError> {
+        self.tokenizer.encode(text, special, &self.memo)
+    }
+
+    /// The text of a chat. `now` is Unix time in seconds: some templates tell the date.
+    ///
+    /// # Errors
+    /// When there is no template, or it does not take these messages.
+    pub fn render(&self, chat: &Chat, now: i64) -> Result<String, TokensError> {
+        let template = self.template.as_ref();
+        let template = template.ok_or(TokensError::Unsupported(
+            "chats of a model without a template",
+        ))?;
+        template.render(&Rendering { chat, now })
+    }
+
+    /// Tokens of a chat.
+    ///
+    /// # Errors
+    /// As [`Model::render`], and when the tokeniser fails.
+    pub fn chat(&self, chat: &Chat, now: i64) -> Result<Vec<u32>, TokensError> {
+        let text = self.render(chat, now)?;
+        self.prompt(&text, chat.special_tokens())
+    }
+
+    /// Tokens of a chat as [`Model::chat`] gives them, without memory: for checks.
+    ///
+    /// # Errors
+    /// As [`Model::chat`].
+    pub fn plain_chat(&self, chat: &Chat, now: i64) -> Result<Vec<u32>, TokensError> {
+        let text = self.render(chat, now)?;
+        self.tokenizer.plain(&text, chat.special_tokens())
+    }
+}
