@@ -7,7 +7,7 @@ use http::{Request, Response, StatusCode, header};
 use http_body_util::Full;
 use hyper::{body::Incoming, service::service_fn};
 use hyper_util::{
-    rt::{TokioExecutor, TokioIo},
+    rt::{TokioExecutor, TokioIo, TokioTimer},
     server::conn::auto,
 };
 use serde_json::{Value, json};
@@ -18,12 +18,20 @@ use wicketgate_pool::{
 };
 
 use crate::{
-    net::{Shutdown, accept},
+    net::{Patience, Patient, Shutdown, accept},
     pipeline::Pipeline,
 };
 
 /// Connections at once: scrapers and a few people.
 const CONNECTIONS: usize = 256;
+/// Longest wait for a request's header block, the next one on a connection too: a scraper that comes back more rarely
+/// opens a new one.
+const NEXT_REQUEST: Duration = Duration::from_secs(30);
+/// Longest wait for a connection's first bytes, and for a reader.
+const PATIENCE: Patience = Patience {
+    first: Duration::from_secs(10),
+    stall: Duration::from_secs(30),
+};
 
 /// What the page shows besides the pipeline.
 pub struct Views {
@@ -49,7 +57,17 @@ pub async fn serve(listener: TcpListener, views: Arc<Views>, shutdown: Shutdown)
                     let answer = answer(&views, &request);
                     async move { Ok::<_, Infallible>(answer) }
                 });
-                let builder = auto::Builder::new(TokioExecutor::new());
+                let mut builder = auto::Builder::new(TokioExecutor::new());
+                builder
+                    .http1()
+                    .timer(TokioTimer::new())
+                    .header_read_timeout(NEXT_REQUEST);
+                builder
+                    .http2()
+                    .timer(TokioTimer::new())
+                    .keep_alive_interval(Some(NEXT_REQUEST))
+                    .keep_alive_timeout(PATIENCE.first);
+                let connection = Patient::new(connection, PATIENCE);
                 // A reader that goes away in the middle of a page is its own business.
                 let _ = builder
                     .serve_connection(TokioIo::new(connection), service)

@@ -108,6 +108,7 @@ pub fn gateway_spec(
         grpc_connections: GRPC_CONNECTIONS,
         settings: Settings {
             max_body: config.max_body,
+            body_timeout: config.body_timeout,
             decision_timeout: config.decision_timeout,
             plugin_headers: scheduler
                 .headers()

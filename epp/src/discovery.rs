@@ -133,6 +133,9 @@ impl Directory {
             left = delta.leave.len(),
             "endpoints"
         );
+        for (_, spec) in &delta.join {
+            self.upstreams.admit(&spec.address);
+        }
         // The pool knows a life before its first scrape can come back.
         self.shell.change_endpoints(delta);
         for (id, name) in joined {

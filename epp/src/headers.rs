@@ -15,7 +15,7 @@ pub const REQUEST_ID: &str = "x-request-id";
 
 /// Headers that steer where a request goes. A caller's copy is removed: with some proxies it would be an open
 /// door to any address. [`DESTINATION`] is always overwritten, so it is not in this list.
-const STEERING: &[&str] = &[
+pub const STEERING: &[&str] = &[
     SERVED,
     SUBSET,
     "x-gateway-destination-endpoint-scores",
@@ -36,9 +36,27 @@ pub fn steering(name: &[u8]) -> Option<&'static str> {
         .find(|known| known.as_bytes() == name)
 }
 
-/// True for the values of `content-encoding` that leave a body readable.
+/// True for the values of `content-encoding` that leave a body readable. A message may have several such lines: all
+/// of them must.
 pub fn readable_encoding(value: &[u8]) -> bool {
-    value.is_empty() || value.eq_ignore_ascii_case(b"identity")
+    value.split(|byte| *byte == b',').all(|coding| {
+        let coding = coding.trim_ascii();
+        coding.is_empty() || coding.eq_ignore_ascii_case(b"identity")
+    })
+}
+
+/// The one length that a message's `content-length` lines agree on; each may repeat it in a list (RFC 9110, 8.6).
+/// `Err` when one of them is no length or they disagree; `None` without any.
+#[expect(clippy::result_unit_err, reason = "there is one way to be wrong")]
+pub fn one_length<'a>(values: impl Iterator<Item = &'a [u8]>) -> Result<Option<u64>, ()> {
+    let mut found = None;
+    for given in values.flat_map(|value| value.split(|byte| *byte == b',')) {
+        let length = parse_length(given.trim_ascii()).ok_or(())?;
+        if found.replace(length).is_some_and(|known| known != length) {
+            return Err(());
+        }
+    }
+    Ok(found)
 }
 
 /// Decimal digits only; anything else is no length.
@@ -92,6 +110,34 @@ mod tests {
             b"99999999999999999999999",
         ] {
             assert_eq!(parse_length(bad), None);
+        }
+    }
+
+    #[test]
+    fn a_message_has_one_length() {
+        let one = |values: &[&'static str]| one_length(values.iter().map(|value| value.as_bytes()));
+        assert_eq!(one(&[]), Ok(None));
+        assert_eq!(one(&["7"]), Ok(Some(7)));
+        assert_eq!(one(&["7", "7, 7"]), Ok(Some(7)));
+        for bad in [
+            &["7", "8"][..],
+            &["7, 8"],
+            &["-7"],
+            &[""],
+            &["7", "x"],
+            &["7,"],
+        ] {
+            assert_eq!(one(bad), Err(()), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn encodings() {
+        for readable in ["", "identity", "Identity", "identity, identity"] {
+            assert!(readable_encoding(readable.as_bytes()), "{readable}");
+        }
+        for coded in ["gzip", "identity, gzip", "gzip,identity", "br"] {
+            assert!(!readable_encoding(coded.as_bytes()), "{coded}");
         }
     }
 

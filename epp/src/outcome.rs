@@ -25,14 +25,22 @@ pub enum Outcome {
         /// `server.maxBodyBytes`.
         limit: u64,
     },
-    /// The caller sent its body too slowly or broke it off.
+    /// The caller broke its body off.
     BodyIncomplete,
+    /// The caller sent its body too slowly.
+    BodyTimeout,
     /// No pool serves this model.
     UnknownModel(String),
     /// There are several pools, and the body that would name the model is compressed or not shown by the proxy.
     ModelUnseen,
     /// The request line or headers ask for something a gateway does not do.
     BadRequest(&'static str),
+    /// The header block is longer, or has more lines, than is read.
+    HeadersTooLarge,
+    /// The request target is longer than is read.
+    TargetTooLong,
+    /// The request is coded in a way that is not spoken here.
+    NotImplemented(&'static str),
     /// A method that is not proxied.
     MethodNotAllowed,
     /// No decision within `server.decisionTimeout`.
@@ -97,9 +105,13 @@ impl Outcome {
             Outcome::InvalidBody(_) => row(400, INVALID, "invalid_body"),
             Outcome::BodyTooLarge { .. } => row(413, INVALID, "request_too_large"),
             Outcome::BodyIncomplete => row(400, INVALID, "incomplete_body"),
+            Outcome::BodyTimeout => row(408, INVALID, "body_timeout"),
             Outcome::UnknownModel(_) => row(404, INVALID, "model_not_found"),
             Outcome::ModelUnseen => row(400, INVALID, "model_unseen"),
             Outcome::BadRequest(_) => row(400, INVALID, "bad_request"),
+            Outcome::HeadersTooLarge => row(431, INVALID, "headers_too_large"),
+            Outcome::TargetTooLong => row(414, INVALID, "target_too_long"),
+            Outcome::NotImplemented(_) => row(501, INVALID, "not_implemented"),
             Outcome::MethodNotAllowed => row(405, INVALID, "method_not_allowed"),
             Outcome::DecisionTimeout => dropped(
                 row(503, SERVER, "decision_timeout"),
@@ -129,6 +141,7 @@ impl Outcome {
                 format!("The request body is larger than the limit of {limit} bytes.")
             }
             Outcome::BodyIncomplete => "The request body ended early.".to_owned(),
+            Outcome::BodyTimeout => "The request body did not come in in time.".to_owned(),
             Outcome::UnknownModel(model) => {
                 let shown: String = model.chars().take(128).collect();
                 format!("The model `{shown}` does not exist or no pool serves it.")
@@ -138,7 +151,9 @@ impl Outcome {
                                      uncompressed, and let the proxy show it."
                     .to_owned()
             }
-            Outcome::BadRequest(what) => (*what).to_owned(),
+            Outcome::BadRequest(what) | Outcome::NotImplemented(what) => (*what).to_owned(),
+            Outcome::HeadersTooLarge => "The request's headers are too large.".to_owned(),
+            Outcome::TargetTooLong => "The request's target is too long.".to_owned(),
             Outcome::MethodNotAllowed => "This method is not supported here.".to_owned(),
             Outcome::DecisionTimeout => "No endpoint was chosen in time.".to_owned(),
             Outcome::UpstreamUnreachable => "No model server could be reached.".to_owned(),
@@ -201,6 +216,10 @@ mod tests {
         all.extend([
             Outcome::BodyTooLarge { limit: 7 },
             Outcome::BodyIncomplete,
+            Outcome::BodyTimeout,
+            Outcome::HeadersTooLarge,
+            Outcome::TargetTooLong,
+            Outcome::NotImplemented("no"),
             Outcome::UnknownModel("m\"\n".into()),
             Outcome::ModelUnseen,
             Outcome::BadRequest("no"),

@@ -32,6 +32,8 @@ use crate::{
 pub struct Settings {
     /// Longest body that is held, in bytes.
     pub max_body: u64,
+    /// Longest pause between two pieces of a body that comes in through the HTTP front.
+    pub body_timeout: Duration,
     /// Longest wait for a decision.
     pub decision_timeout: Duration,
     /// Lower-case names of headers that plugins read.
@@ -95,6 +97,14 @@ impl Pipeline {
     /// The pools in force.
     pub fn routes(&self) -> Arc<Routes> {
         Arc::clone(&self.routes.read())
+    }
+
+    /// The name of the only pool; empty when there are several and the model must tell.
+    pub fn only_pool(&self) -> Arc<str> {
+        match self.routes.read().pools.as_slice() {
+            [(name, _)] => Arc::clone(name),
+            _ => Arc::from(""),
+        }
     }
 
     /// Takes over new settings and pools.

@@ -40,6 +40,28 @@ async fn the_body_goes_on_byte_by_byte() {
     assert_nothing_left(&picker).await;
 }
 
+/// A refused chat is counted as what it is, where it would have gone.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refusal_is_counted_under_its_labels() {
+    let (_engines, picker, proxy) = picker(1, "").await;
+    let mut exchange = proxy.open((FULL_DUPLEX_STREAMED, NONE)).await;
+    exchange.send(post()).await;
+    exchange.send(body("{", true)).await;
+    assert_eq!(
+        exchange.said().await.to_string(),
+        "immediate: 400 wicketgate_invalid_body"
+    );
+    let labels = [
+        "requests_total",
+        "\"chat_completions\"",
+        "pool=\"main\"",
+        "invalid_body",
+    ];
+    assert_eq!(picker.metric(&labels).await, 1.0);
+    drop(exchange);
+    assert_nothing_left(&picker).await;
+}
+
 /// Whom the proxy says that it served counts, not whom we chose.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_counts_go_to_whoever_served() {

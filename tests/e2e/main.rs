@@ -24,9 +24,11 @@ mod kvevents;
 mod openai;
 mod queue;
 mod replay;
+mod serve_answers;
 mod serve_bodies;
 mod serve_failures;
 mod serve_life;
+mod serve_slow;
 mod serve_wire;
 mod soak;
 

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use wicketgate_testkit::{
     TempDir,
     certs::Authority,
-    client::{Begun, Body, Caller, Version, chat, full, request, try_whole},
+    client::{Begun, Body, Caller, Version, call, chat, full, request, try_whole},
     cluster::{Command, Front, addresses, endpoint_lines, engines},
-    eventually, must,
+    eventually, free_address, must,
     raw::{Odd, Then},
 };
 
@@ -49,6 +49,87 @@ async fn a_request_that_went_out_is_not_sent_twice() {
         front.assert_guards_at_zero().await;
         assert_eq!(front.metric(&["requests_total", code]).await, 2.0);
     }
+}
+
+/// A request that changes nothing is, though: the next of the list has it before its caller notices.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_that_changes_nothing_is_sent_on() {
+    let extra = "upstream: {retryBackoff: []}\nplugins:\n- type: random-picker\n  parameters: {maxNumOfEndpoints: 2}\n";
+    let (broken, well) = (
+        Odd::start(Then::HangUp).await,
+        Odd::start(Then::Answer("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")).await,
+    );
+    let lines = endpoint_lines(&[broken.address, well.address]);
+    let pool = format!("{lines}  breaker: {{failures: 0}}\n");
+    let front = Front::start_with(wicketgate(), Command::Serve, &pool, "", extra, &[]).await;
+    front.wait_scraped(2).await;
+    let mut asked = 0;
+    while broken.requests() < 6 {
+        for method in ["GET", "HEAD", "OPTIONS"] {
+            let answer = must("an answer", call(front.data, method, "/v1/models", &[], "")).await;
+            assert_eq!(answer.status, 200, "{method}");
+            asked += 1;
+        }
+    }
+    assert_eq!(well.requests(), asked);
+    front.assert_guards_at_zero().await;
+}
+
+const OK: &str = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
+
+/// An engine closes kept connections when it likes. A request that changes nothing is sent again, another one is not,
+/// and the engine is none the worse for it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_kept_connection_that_ends_is_no_failure() {
+    let aging = Odd::scripted(|number| match number {
+        0 => Then::Answer(OK),
+        _ => Then::HangUp,
+    })
+    .await;
+    let front = Front::start(wicketgate(), Command::Serve, &[aging.address]).await;
+    front.wait_scraped(1).await;
+    for _ in 0..8 {
+        let answer = must("an answer", call(front.data, "GET", "/v1/models", &[], "")).await;
+        assert_eq!((answer.status.as_u16(), &*answer.body), (200, &b"ok"[..]));
+    }
+    let mut broken = 0;
+    for _ in 0..16 {
+        let mut caller = Caller::connect(front.data, Version::H1).await;
+        let answer = must("an answer", caller.call(chat_request(&[]))).await;
+        if answer.status != 200 {
+            answer.assert_error(502, "upstream_broken");
+            broken += 1;
+        }
+    }
+    assert_eq!(broken, 8, "each kept connection serves once");
+    let view = front.view("/debug/endpoints").await;
+    let health = &view["main"][0]["health"];
+    assert_eq!(health["phase"], "Closed", "{health}");
+    assert_eq!(
+        health["failures"].as_array().map_or(0, Vec::len),
+        0,
+        "{health}"
+    );
+    front.assert_guards_at_zero().await;
+}
+
+/// At most two further rounds, each over the whole list.
+#[tokio::test(flavor = "multi_thread")]
+async fn tries_are_bounded() {
+    let dead: Vec<_> = (0..3).map(|_| free_address()).collect();
+    let extra = "upstream: {retryBackoff: [10ms, 10ms]}\nplugins:\n- type: random-picker\n  parameters: {maxNumOfEndpoints: 3}\n";
+    let pool = format!("{}  breaker: {{failures: 0}}\n", endpoint_lines(&dead));
+    let front = Front::start_with(wicketgate(), Command::Serve, &pool, "", extra, &[]).await;
+    let mut caller = Caller::connect(front.data, Version::H1).await;
+    let answer = must("an answer", caller.call(chat_request(&[]))).await;
+    answer.assert_error(503, "upstream_unreachable");
+    // Two steps down the list in each of three rounds.
+    assert_eq!(front.metric(&["wicketgate_retries_total"]).await, 6.0);
+    assert_eq!(
+        front.view("/debug/held").await["main"]["totals"]["dispatched"],
+        3
+    );
+    front.assert_guards_at_zero().await;
 }
 
 /// An answer that is shorter than it said must not look whole.

@@ -38,49 +38,168 @@ async fn requests_that_break_the_rules_are_refused() {
     let post = |header: &str| {
         format!("POST /v1/chat/completions HTTP/1.1\r\nhost: a\r\n{header}\r\n\r\n{{}}")
     };
-    for (sent, status) in [
-        ("nonsense\r\n\r\n".to_owned(), "400"),
-        (post("content-length: 2\r\ncontent-length: 3"), "400"),
-        (post("content-length: -1"), "400"),
-        (post("transfer-encoding: gzip"), "400"),
+    let lines = format!(
+        "GET / HTTP/1.1\r\nhost: a\r\n{}\r\n",
+        "x-a: b\r\n".repeat(200)
+    );
+    for (sent, status, code) in [
+        ("nonsense\r\n\r\n".to_owned(), 400, "bad_request"),
+        ("GET\r\n\r\n".to_owned(), 400, "bad_request"),
+        ("\x16\x03\x01 tls\r\n\r\n".to_owned(), 400, "bad_request"),
+        (
+            post("content-length: 2\r\ncontent-length: 3"),
+            400,
+            "bad_request",
+        ),
+        (post("content-length: -1"), 400, "bad_request"),
+        // Lengths that are over the limit whatever the limit is.
+        (
+            post("content-length: 99999999999999999999"),
+            413,
+            "request_too_large",
+        ),
+        (
+            post("content-length: 18446744073709551615"),
+            413,
+            "request_too_large",
+        ),
+        (
+            post("content-length: 18446744073709551613"),
+            413,
+            "request_too_large",
+        ),
+        (post("transfer-encoding: gzip"), 400, "bad_request"),
+        (
+            "POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: gzip, chunked\r\n\r\n0\r\n\r\n"
+                .to_owned(),
+            501,
+            "not_implemented",
+        ),
         (
             "GET /v1/models HTTP/1.1\r\nhost: a\r\nbad name: x\r\n\r\n".to_owned(),
-            "400",
+            400,
+            "bad_request",
+        ),
+        (
+            "GET /v1/models HTTP/1.1\r\n\r\n".to_owned(),
+            400,
+            "bad_request",
+        ),
+        (
+            "GET /v1/models HTTP/1.1\r\nhost: a\r\nhost: a\r\n\r\n".to_owned(),
+            400,
+            "bad_request",
         ),
         (
             "CONNECT 10.0.0.1:22 HTTP/1.1\r\nhost: a\r\n\r\n".to_owned(),
-            "405",
+            405,
+            "method_not_allowed",
         ),
-        ("TRACE / HTTP/1.1\r\nhost: a\r\n\r\n".to_owned(), "405"),
-        (long, "431"),
+        (
+            "TRACE / HTTP/1.1\r\nhost: a\r\n\r\n".to_owned(),
+            405,
+            "method_not_allowed",
+        ),
+        (long, 431, "headers_too_large"),
+        (lines, 431, "headers_too_large"),
     ] {
         let mut caller = Raw::open(front.data).await;
         // The other side may answer and hang up before it has read all.
         caller.send(&sent).await;
-        let answer = caller.until("\r\n\r\n").await;
+        let answer = caller.until("\"}}").await;
         let shown: String = sent.chars().take(60).collect();
+        let (head, body) = answer
+            .split_once("\r\n\r\n")
+            .unwrap_or_else(|| panic!("{shown:?}: {answer:?}"));
         assert!(
-            answer.starts_with(&format!("HTTP/1.1 {status} ")),
+            head.starts_with(&format!("HTTP/1.1 {status} ")),
             "{shown:?}: {answer:?}"
         );
+        assert!(
+            head.contains("content-type: application/json"),
+            "{shown:?}: {answer:?}"
+        );
+        let length = format!("content-length: {}", body.len());
+        assert!(head.contains(&length), "{shown:?}: {answer:?}");
+        let body: serde_json::Value = serde_json::from_str(body).unwrap();
+        assert_eq!(body["error"]["code"], code, "{shown:?}");
+        assert_eq!(body["error"]["type"], "invalid_request_error", "{shown:?}");
+    }
+    assert_eq!(engines[0].stats().requests, 0);
+    front.assert_guards_at_zero().await;
+    assert_eq!(
+        front.metric(&["requests_total", "headers_too_large"]).await,
+        2.0
+    );
+    assert_eq!(
+        front.metric(&["requests_total", "request_too_large"]).await,
+        3.0
+    );
+}
+
+/// A length and a transfer coding in one request: whoever reads it one way must not be followed by one who reads it
+/// the other way, so nothing of it is taken, though the body is a proper one, and nothing after it.
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_are_not_smuggled() {
+    let (engines, front) = front("").await;
+    let chat = String::from_utf8(chat(5, 3, false).to_vec()).unwrap();
+    let chunked = format!("{:x}\r\n{chat}\r\n0\r\n\r\n", chat.len());
+    let length = format!("content-length: {}", chunked.len());
+    let next = "GET /v1/models HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n";
+    let coding = "transfer-encoding: chunked";
+    for (number, (first, second)) in [
+        ("content-length: 5", coding),
+        (coding, "Content-Length: 5"),
+        (coding, length.as_str()),
+        ("content-length: x", coding),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let mut caller = Raw::open(front.data).await;
+        // Behind a request in order, on the same connection.
+        caller.send("GET /health HTTP/1.1\r\nhost: a\r\n\r\n").await;
+        let before = caller.until("\r\n\r\n").await;
+        assert!(before.starts_with("HTTP/1.1 200 OK\r\n"), "{before}");
+        caller
+            .send(format!(
+                "POST /v1/chat/completions HTTP/1.1\r\nhost: a\r\n{first}\r\n{second}\r\n\r\n{chunked}{next}"
+            ))
+            .await;
+        let all = caller.rest().await;
+        let answer = all.strip_prefix(&before).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 400 "), "{first}: {answer:?}");
+        assert!(answer.contains("\"bad_request\""), "{first}: {answer:?}");
+        assert_eq!(
+            answer.matches("HTTP/1.1 ").count(),
+            1,
+            "{first}: {answer:?}"
+        );
+        let counted = front.metric(&["requests_total", "bad_request"]).await;
+        assert_eq!(counted, number as f64 + 1.0);
     }
     assert_eq!(engines[0].stats().requests, 0);
     front.assert_guards_at_zero().await;
 }
 
-/// A length and a transfer coding in one request: whoever reads it one way must not be followed by one who reads it
-/// the other way, so nothing of it is taken.
+/// An offer to change the protocol may be ignored, and the connection serves on: Java's and curl's clients make it with
+/// every request.
 #[tokio::test(flavor = "multi_thread")]
-async fn requests_are_not_smuggled() {
-    let (engines, front) = front("").await;
+async fn an_offer_of_http2_is_ignored() {
+    let (_engines, front) = front("").await;
+    let offer = "connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAMAAABkAAQAAP__\r\nx-emulator-echo: 1";
     let mut caller = Raw::open(front.data).await;
-    let both = "POST /v1/chat/completions HTTP/1.1\r\nhost: a\r\ncontent-length: 5\r\ntransfer-encoding: chunked\r\n\r\n\
-        0\r\n\r\nGET /v1/models HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n";
-    caller.send(both).await;
-    let answer = caller.rest().await;
-    assert!(answer.starts_with("HTTP/1.1 400 "), "{answer:?}");
-    assert_eq!(answer.matches("HTTP/1.1 ").count(), 1, "{answer:?}");
-    assert_eq!(engines[0].stats().requests, 0);
+    let mut all = String::new();
+    for number in 1..=2 {
+        caller.send(chat_bytes(offer, false)).await;
+        while all.matches("body_xxh3_hex").count() < number {
+            all = caller.past(all.len()).await;
+        }
+        assert_eq!(all.matches("HTTP/1.1 200 OK\r\n").count(), number, "{all}");
+    }
+    for gone in ["\"upgrade\"", "http2-settings", "\"connection\""] {
+        assert!(!all.contains(gone), "{gone} went on: {all}");
+    }
     front.assert_guards_at_zero().await;
 }
 
@@ -166,18 +285,22 @@ async fn a_body_over_the_limit_is_refused_where_it_is_known() {
     front.assert_guards_at_zero().await;
 }
 
-/// Half a body goes nowhere, and its connection does not stay.
+/// Half a body goes nowhere, and its connection does not stay, whether it is reset or said goodbye to.
 #[tokio::test(flavor = "multi_thread")]
 async fn half_a_body_goes_nowhere() {
     let (engines, front) = front("  headerTimeout: 200ms\n").await;
     for framing in ["content-length: 1000", "transfer-encoding: chunked"] {
-        let mut caller = Raw::open(front.data).await;
-        caller
-            .send(format!(
-                "POST /v1/chat/completions HTTP/1.1\r\nhost: a\r\n{framing}\r\n\r\n2\r\n{{\"\r\n"
-            ))
-            .await;
-        caller.reset();
+        for reset in [true, false] {
+            let mut caller = Raw::open(front.data).await;
+            caller
+                .send(format!(
+                    "POST /v1/chat/completions HTTP/1.1\r\nhost: a\r\n{framing}\r\n\r\n2\r\n{{\"\r\n"
+                ))
+                .await;
+            if reset {
+                caller.reset();
+            }
+        }
     }
     // A header block that never ends is given up.
     let mut caller = Raw::open(front.data).await;
@@ -191,6 +314,11 @@ async fn half_a_body_goes_nowhere() {
     .await;
     assert_eq!(engines[0].stats().requests, 0);
     front.assert_guards_at_zero().await;
+    // Each of the four is counted once, as a caller that is gone or as half a body: which of them is heard first is a
+    // matter of moments.
+    let gone = front.metric(&["requests_total", "client_gone"]).await;
+    let incomplete = front.metric(&["requests_total", "incomplete_body"]).await;
+    assert_eq!(gone + incomplete, 4.0, "{gone} {incomplete}");
 }
 
 /// An engine's trailers reach callers that can take them, by either protocol.

@@ -49,6 +49,8 @@ pub struct Config {
     pub max_streams: u32,
     /// Longest time for a header block.
     pub header_timeout: Duration,
+    /// Longest pause between two pieces of a request body.
+    pub body_timeout: Duration,
     /// Longest wait for a decision.
     pub decision_timeout: Duration,
     /// Longest time for open requests at shutdown.
@@ -374,6 +376,7 @@ fn config(raw: raw::Raw, scheduler: SchedulerSpec, built: flow::Built, pools: Ve
         max_connections: server.max_connections,
         max_streams: server.max_streams,
         header_timeout: server.header_timeout.0,
+        body_timeout: server.body_timeout.0,
         decision_timeout: server.decision_timeout.0,
         drain_timeout: server.drain_timeout.0,
         workers: server.workers,

@@ -140,6 +140,7 @@ fn server(server: &Server, out: &mut Decoded) {
         out.fault("server.maxHeaderBytes", "too small; at least 8Ki");
     }
     positive("server.headerTimeout", server.header_timeout, out);
+    positive("server.bodyTimeout", server.body_timeout, out);
     positive("server.decisionTimeout", server.decision_timeout, out);
     tls("server.tls", server.tls.as_ref(), out);
     tls("server.extProcTls", server.ext_proc_tls.as_ref(), out);

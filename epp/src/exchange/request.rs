@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
-use smallvec::SmallVec;
 use wicketgate_pool::scheduler::SubsetEntry;
 use wicketgate_wire::{Api, RequestFacts, scan_request, scan_unknown};
 
@@ -16,11 +15,53 @@ use crate::outcome::Outcome;
 /// Tokens that an answer is expected to have when the caller sets no limit.
 const DEFAULT_OUTPUT_TOKENS: u64 = 256;
 
+/// Longest piece of a body that is let go on at once. Some proxies take no more than 64 KiB in one message.
+const PIECE: usize = 62_000;
+
+/// The bytes that are held: one piece as it came, several in one buffer. So a body takes about its own length in
+/// memory however finely it is cut, and is there as a whole without another copy.
+#[derive(Debug, Default)]
+enum Held {
+    #[default]
+    Nothing,
+    One(Bytes),
+    Many(BytesMut),
+}
+
+impl Held {
+    fn push(&mut self, data: Bytes) {
+        if data.is_empty() {
+            return;
+        }
+        match self {
+            Held::Nothing => *self = Held::One(data),
+            Held::One(first) => {
+                let mut all = BytesMut::with_capacity((first.len() + data.len()).max(4096));
+                all.extend_from_slice(first);
+                all.extend_from_slice(&data);
+                *self = Held::Many(all);
+            }
+            Held::Many(all) => all.extend_from_slice(&data),
+        }
+    }
+
+    /// Everything as one slice; nothing can be added without a copy any more.
+    fn whole(&mut self) -> Bytes {
+        let whole = match std::mem::take(self) {
+            Held::Nothing => return Bytes::new(),
+            Held::One(whole) => whole,
+            Held::Many(all) => all.freeze(),
+        };
+        *self = Held::One(whole.clone());
+        whole
+    }
+}
+
 /// What came in from the caller and has not gone on yet.
 #[derive(Debug, Default)]
 pub(super) struct Upload {
     head: RequestHead,
-    chunks: SmallVec<[Bytes; 4]>,
+    held: Held,
     bytes: u64,
     /// The headers were the whole request.
     headers_end: bool,
@@ -36,22 +77,12 @@ pub(super) struct Upload {
     pub(super) session: Option<(Arc<str>, Bytes)>,
 }
 
-impl Upload {
-    /// The held body as one slice; a copy only if it came in several pieces.
-    fn whole(&self) -> Bytes {
-        match self.chunks.as_slice() {
-            [] => Bytes::new(),
-            [one] => one.clone(),
-            many => {
-                let mut whole = BytesMut::with_capacity(many.iter().map(Bytes::len).sum());
-                many.iter().for_each(|chunk| whole.extend_from_slice(chunk));
-                whole.freeze()
-            }
-        }
-    }
-}
-
 impl Exchange {
+    /// The body as far as it is held; whole once the question was asked.
+    pub fn held(&mut self) -> Bytes {
+        self.upload.held.whole()
+    }
+
     pub(super) fn request_headers(&mut self, head: RequestHead, end: bool, out: &mut Commands) {
         if self.phase != Phase::Start {
             self.oddities.out_of_phase += 1;
@@ -104,9 +135,7 @@ impl Exchange {
             self.reply(&Outcome::BodyTooLarge { limit: self.limit }, out);
             return;
         }
-        if !data.is_empty() {
-            self.upload.chunks.push(data);
-        }
+        self.upload.held.push(data);
         self.upload.ended |= end;
         // A buffering proxy sends one message, whatever it says about the end: trailers may follow.
         if end || self.modes.request != BodyMode::FullDuplex {
@@ -132,7 +161,7 @@ impl Exchange {
     }
 
     fn ask(&mut self, out: &mut Commands) {
-        let body = self.upload.whole();
+        let body = self.upload.held.whole();
         let partial = self.modes.request == BodyMode::BufferedPartial && !self.upload.ended;
         let api = Api::from_path(&self.upload.head.path);
         if self.upload.head.encoded {
@@ -206,7 +235,7 @@ impl Exchange {
         // A buffering proxy had its headers answered already, unless no body came at all.
         if held && !self.upload.headers_end {
             out.push(Command::BodyWithHead(delta));
-            self.upload.chunks.clear();
+            self.upload.held = Held::Nothing;
         } else {
             out.push(Command::Head(delta));
             self.release(out);
@@ -216,26 +245,21 @@ impl Exchange {
         }
     }
 
-    /// Lets the held pieces go on exactly as they came in.
+    /// Lets the held bytes go on unchanged, in pieces that every proxy takes.
     fn release(&mut self, out: &mut Commands) {
         for _ in 0..std::mem::take(&mut self.upload.owed_pieces) {
             out.push(Command::ContinueBody);
         }
-        let chunks = std::mem::take(&mut self.upload.chunks);
-        let count = chunks.len();
+        let mut left = std::mem::take(&mut self.upload.held).whole();
         let last_ends = self.upload.ended && !self.upload.trailers;
-        if count == 0
-            && last_ends
-            && !self.upload.headers_end
-            && self.modes.request == BodyMode::FullDuplex
-        {
-            out.push(Command::Body {
-                data: Bytes::new(),
-                end: true,
-            });
+        let empty_end = last_ends && !self.upload.headers_end;
+        if left.is_empty() && empty_end && self.modes.request == BodyMode::FullDuplex {
+            let data = Bytes::new();
+            out.push(Command::Body { data, end: true });
         }
-        for (index, data) in chunks.into_iter().enumerate() {
-            let end = last_ends && index + 1 == count;
+        while !left.is_empty() {
+            let data = left.split_to(left.len().min(PIECE));
+            let end = last_ends && left.is_empty();
             out.push(Command::Body { data, end });
         }
     }

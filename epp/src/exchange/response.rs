@@ -9,6 +9,9 @@ use super::{
     event::{BodyMode, Command, Commands, ResponseHead, ResponseKind},
 };
 
+/// Most tokens that one report is believed to mean. No request has as many; sums over many must not overflow.
+const MOST_TOKENS: u64 = 1 << 32;
+
 /// What was read of the answer so far.
 #[derive(Debug, Default)]
 pub(super) struct Observed {
@@ -55,10 +58,11 @@ impl Observed {
 
     pub(super) fn usage(&self) -> Option<Usage> {
         let usage = self.observer.as_ref()?.usage();
+        let bounded = |tokens: Option<u64>| tokens.map(|tokens| tokens.min(MOST_TOKENS));
         let usage = Usage {
-            prompt_tokens: usage.prompt_tokens,
-            completion_tokens: usage.completion_tokens,
-            cached_tokens: usage.cached_tokens,
+            prompt_tokens: bounded(usage.prompt_tokens),
+            completion_tokens: bounded(usage.completion_tokens),
+            cached_tokens: bounded(usage.cached_tokens),
         };
         (usage != Usage::default()).then_some(usage)
     }

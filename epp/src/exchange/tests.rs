@@ -99,10 +99,28 @@ fn full_duplex_holds_the_headers_until_the_body_is_known() {
         data: Bytes::copy_from_slice(data),
         end,
     };
-    assert_eq!(
-        sent,
-        [Command::Head(delta()), body(first, false), body(rest, true)]
-    );
+    assert_eq!(sent, [Command::Head(delta()), body(BODY, true)]);
+}
+
+/// A3: the memory that a body takes does not depend on how finely it is cut.
+#[test]
+fn a_body_is_held_in_one_buffer() {
+    let mut it = exchange(BodyMode::FullDuplex, BodyMode::FullDuplex);
+    on(&mut it, headers("/v1/x", false));
+    let text: Vec<u8> = (0..150_000_u32).map(|at| at as u8).collect();
+    for byte in &text {
+        assert_eq!(on(&mut it, body(&[*byte], false)), []);
+    }
+    asked(&on(&mut it, body(b"", true)));
+    assert_eq!(it.held(), text);
+    let pieces: Vec<(usize, bool)> = on(&mut it, placed())
+        .into_iter()
+        .filter_map(|command| match command {
+            Command::Body { data, end } => Some((data.len(), end)),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(pieces, [(62_000, false), (62_000, false), (26_000, true)]);
 }
 
 #[test]
@@ -333,6 +351,25 @@ fn a_stream_is_relayed_and_observed() {
     assert_eq!(on(&mut it, answer(b"", true)), [piece(b"", true), finish]);
     assert!(it.over());
     assert_eq!(on(&mut it, Event::Broken(Ended::ClientGone)), []);
+}
+
+/// A report that cannot be true does not spoil the sums.
+#[test]
+fn one_report_of_usage_is_bounded() {
+    let mut it = placed_exchange(BodyMode::FullDuplex);
+    on(&mut it, response(200, ResponseKind::Json, false));
+    let most = u64::MAX;
+    let told = format!(
+        "{{\"usage\":{{\"prompt_tokens\":{most},\"completion_tokens\":3,\"total_tokens\":{most}}}}}"
+    );
+    let ended = on(&mut it, answer(told.as_bytes(), true));
+    let usage = ended.iter().find_map(|command| match command {
+        Command::Finish { usage, .. } => *usage,
+        _ => None,
+    });
+    let usage = usage.unwrap();
+    assert_eq!(usage.prompt_tokens, Some(1 << 32));
+    assert_eq!(usage.completion_tokens, Some(3));
 }
 
 #[test]

@@ -22,7 +22,7 @@ use super::{
     session::Session,
 };
 use crate::{
-    net::{Shutdown, accept},
+    net::{Patience, Patient, Shutdown, accept},
     pipeline::Pipeline,
     tls::Acceptor,
 };
@@ -36,6 +36,11 @@ const MAX_STREAMS: u32 = 10_000;
 /// Room for a whole body in flight per stream and for many per connection.
 const STREAM_WINDOW: u32 = 1 << 20;
 const CONNECTION_WINDOW: u32 = 16 << 20;
+/// Longest wait for HTTP/2's first words, and for a proxy that does not read: then keep-alive watches it.
+const PATIENCE: Patience = Patience {
+    first: Duration::from_secs(10),
+    stall: Duration::from_secs(60),
+};
 /// A piece may be as large as Envoy's buffer limit plus its envelope.
 const MESSAGE_ROOM: u64 = 64 << 10;
 
@@ -141,6 +146,7 @@ async fn serve_one<H: Health>(
         .initial_connection_window_size(CONNECTION_WINDOW)
         .keep_alive_interval(Duration::from_secs(20))
         .keep_alive_timeout(Duration::from_secs(10));
+    let connection = Patient::new(connection, PATIENCE);
     let served = builder.serve_connection(TokioIo::new(connection), router);
     if let Err(error) = watcher.watch(served).await {
         tracing::debug!(%error, %peer, "gRPC connection ended");

@@ -247,10 +247,16 @@ impl Carried {
             self.on(Event::Subset(subset), answers);
         }
         let event = match phase {
-            Phase::RequestHeaders(headers) => Event::RequestHeaders {
-                head: translate::request_head(headers.headers.as_ref(), &self.settings),
-                end: headers.end_of_stream,
-            },
+            Phase::RequestHeaders(headers) => {
+                let head = translate::request_head(headers.headers.as_ref(), &self.settings);
+                // What is known of a request that is refused before it is asked for.
+                if self.waiting.is_none() && self.guard.is_none() {
+                    self.api = Api::from_path(&head.path);
+                    self.pool = self.pipeline.only_pool();
+                }
+                let end = headers.end_of_stream;
+                Event::RequestHeaders { head, end }
+            }
             Phase::RequestBody(body) => Event::RequestBody {
                 data: body.body,
                 end: body.end_of_stream,

@@ -52,7 +52,7 @@ pub(super) fn request_head(map: Option<&HeaderMap>, settings: &Settings) -> Requ
         match header.key.as_ref() {
             b":path" => head.path = String::from_utf8_lossy(value).into(),
             b"content-length" => head.content_length = headers::parse_length(value),
-            b"content-encoding" => head.encoded = !headers::readable_encoding(value),
+            b"content-encoding" => head.encoded |= !headers::readable_encoding(value),
             name => plugin_header(name, value, settings, &mut head),
         }
     }

@@ -20,7 +20,7 @@ use wicketgate_wire::Api;
 use super::{
     head,
     relay::{Relay, RelayBody},
-    upstream::{Failure, HeldBody, UpstreamPolicy, Upstreams},
+    upstream::{Failure, HeldBody, UpstreamPolicy, Upstreams, changes_nothing},
 };
 use crate::{
     exchange::{Ask, BodyMode, Command, Commands, Event, Exchange, Modes, Placement},
@@ -53,7 +53,7 @@ pub(super) struct Walk {
 }
 
 impl Walk {
-    fn new(pipeline: &Arc<Pipeline>, settings: &Arc<Settings>) -> Self {
+    fn new(pipeline: &Arc<Pipeline>, settings: &Arc<Settings>, path: &str) -> Self {
         // The front itself is a full-duplex proxy: it holds the body and answers piece by piece.
         let modes = Modes {
             request: BodyMode::FullDuplex,
@@ -64,15 +64,15 @@ impl Walk {
             pipeline: Arc::clone(pipeline),
             settings: Arc::clone(settings),
             arrived: pipeline.clock().now(),
-            api: Api::Unknown,
-            pool: Arc::from(""),
+            api: Api::from_path(path),
+            pool: pipeline.only_pool(),
             guard: None,
             served_by: None,
             outcome: None,
         }
     }
 
-    fn on(&mut self, event: Event) -> Commands {
+    pub(super) fn on(&mut self, event: Event) -> Commands {
         let mut commands = Commands::new();
         self.exchange.on(event, &mut commands);
         commands
@@ -229,7 +229,8 @@ impl Outbound {
                 );
             }
             None if self.has_length => {
-                map.insert(header::CONTENT_LENGTH, HeaderValue::from(self.body.bytes()));
+                let length = HeaderValue::from(self.body.bytes.len());
+                map.insert(header::CONTENT_LENGTH, length);
             }
             None => {}
         }
@@ -239,29 +240,45 @@ impl Outbound {
 
 impl Front {
     /// Handles one request. Dropping the future, or the answer's body, ends it everywhere.
-    pub(super) async fn handle(self: Arc<Self>, request: Request<Incoming>) -> Response<RelayBody> {
+    ///
+    /// `ambiguous`: it says in two ways how long it is, which its headers show no more.
+    pub(super) async fn handle(
+        self: Arc<Self>,
+        request: Request<Incoming>,
+        ambiguous: bool,
+    ) -> Response<RelayBody> {
         let settings = self.pipeline.settings();
-        let mut walk = Walk::new(&self.pipeline, &settings);
         let (parts, incoming) = request.into_parts();
+        let mut walk = Walk::new(&self.pipeline, &settings, parts.uri.path());
         let request_id = head::request_id(&parts.headers);
         // A caller that asked leave to send its body has not sent it: there is nothing to read away.
         let sending = !parts.headers.contains_key(header::EXPECT);
-        if let Some(outcome) = unsupported(&parts) {
+        if ambiguous {
+            // What follows on this connection is whatever the other reading would make of it.
+            let outcome =
+                Outcome::BadRequest("A request cannot have a length and a transfer coding.");
+            return last_word(walk.refuse(&outcome, &request_id));
+        }
+        if let Some(outcome) = head::unsupported(&parts) {
             read_away(incoming, sending);
             return walk.refuse(&outcome, &request_id);
         }
         let request_head = head::request_head(&parts, &settings);
         let forged = request_head.forged.clone();
         let mut incoming = incoming;
-        let (ask, body) = match read(&mut walk, request_head, &mut incoming).await {
+        let until = tokio::time::Instant::now() + self.policy.total_timeout;
+        let (ask, body) = match read(&mut walk, request_head, &mut incoming, until).await {
             Ok(read) => read,
             Err(outcome) => {
                 read_away(incoming, sending);
-                return walk.refuse(&outcome, &request_id);
+                let answer = walk.refuse(&outcome, &request_id);
+                let late = outcome == Outcome::BodyTimeout && parts.version < http::Version::HTTP_2;
+                return if late { last_word(answer) } else { answer };
             }
         };
         let target = parts.uri.path_and_query().cloned();
-        let has_length = body.bytes() > 0 || parts.headers.contains_key(header::CONTENT_LENGTH);
+        let has_length =
+            !body.bytes.is_empty() || parts.headers.contains_key(header::CONTENT_LENGTH);
         let mut outbound = Outbound {
             has_length: has_length || matches!(parts.method, Method::POST | Method::PUT),
             method: parts.method,
@@ -359,6 +376,11 @@ impl Front {
                 sent = tokio::time::timeout_at(deadline, sent) => sent,
             };
             let sent = sent.unwrap_or(Err(Failure::FirstByteTimeout));
+            let sent = sent.and_then(|(response, link)| {
+                let (mut parts, incoming) = response.into_parts();
+                head::check_answer(&mut parts).map_err(Failure::BadAnswer)?;
+                Ok((Response::from_parts(parts, incoming), link))
+            });
             match sent {
                 Ok((response, link)) => {
                     let more = index + 1 < decision.targets.len();
@@ -375,13 +397,14 @@ impl Front {
                     });
                 }
                 Err(failure) => {
-                    if let Some(guard) = &walk.guard {
-                        // A long answer is no broken endpoint, as long as it speaks otherwise.
-                        let certain = !matches!(failure, Failure::FirstByteTimeout);
+                    if let Some(certain) = failure.fault()
+                        && let Some(guard) = &walk.guard
+                    {
                         guard.failed(target.id, certain);
                     }
                     tracing::debug!(address = %target.address, %failure, "endpoint failed");
-                    last = (failure.safe_to_retry(), outcome_of(&failure));
+                    let again = failure.safe_to_retry(changes_nothing(&outbound.method));
+                    last = (again, outcome_of(&failure));
                     if !last.0 {
                         break;
                     }
@@ -431,7 +454,7 @@ impl Front {
             Arc::clone(&self.upstreams),
             answered.deadline,
         );
-        Response::from_parts(parts, RelayBody::Relay(Box::new(relay)))
+        Response::from_parts(parts, RelayBody::Relay(relay))
     }
 }
 
@@ -444,15 +467,11 @@ struct Answered {
     deadline: tokio::time::Instant,
 }
 
-/// What a gateway for model servers does not do.
-fn unsupported(parts: &http::request::Parts) -> Option<Outcome> {
-    if parts.method == Method::CONNECT || parts.method == Method::TRACE {
-        return Some(Outcome::MethodNotAllowed);
-    }
-    if parts.headers.contains_key(header::UPGRADE) {
-        return Some(Outcome::BadRequest("Protocol upgrades are not supported."));
-    }
-    None
+/// Ends an HTTP/1 connection after this answer.
+fn last_word(mut answer: Response<RelayBody>) -> Response<RelayBody> {
+    let close = HeaderValue::from_static("close");
+    answer.headers_mut().insert(header::CONNECTION, close);
+    answer
 }
 
 fn outcome_of(failure: &Failure) -> Outcome {
@@ -460,7 +479,7 @@ fn outcome_of(failure: &Failure) -> Outcome {
         Failure::Connect(_) | Failure::ConnectTimeout | Failure::NotSent => {
             Outcome::UpstreamUnreachable
         }
-        Failure::Broken(_) => Outcome::UpstreamBroken,
+        Failure::Broken(_) | Failure::Stale(_) | Failure::BadAnswer(_) => Outcome::UpstreamBroken,
         Failure::FirstByteTimeout => Outcome::UpstreamTimeout,
     }
 }
@@ -488,20 +507,24 @@ fn read_away(mut incoming: Incoming, sending: bool) {
     }));
 }
 
-/// Reads the caller's body through the exchange until it asks, or says no.
+/// Reads the caller's body through the exchange until it asks, or says no, or the caller takes too long.
 async fn read(
     walk: &mut Walk,
     head: crate::exchange::RequestHead,
     incoming: &mut Incoming,
+    until: tokio::time::Instant,
 ) -> Result<(Box<Ask>, HeldBody), Outcome> {
-    let mut held = HeldBody::default();
+    let mut trailers = None;
     let end = incoming.is_end_stream();
     let mut commands = walk.on(Event::RequestHeaders { head, end });
     loop {
         let mut refused = None;
         for command in commands {
             match command {
-                Command::Ask(ask) => return Ok((ask, held)),
+                Command::Ask(ask) => {
+                    let bytes = walk.exchange.held();
+                    return Ok((ask, HeldBody { bytes, trailers }));
+                }
                 Command::Reply(outcome) => {
                     walk.outcome = Some(outcome.reason());
                     refused = Some(outcome);
@@ -512,7 +535,9 @@ async fn read(
         if let Some(outcome) = refused {
             return Err(outcome);
         }
-        let event = match incoming.frame().await {
+        let pause = tokio::time::Instant::now() + walk.settings.body_timeout;
+        let frame = tokio::time::timeout_at(pause.min(until), incoming.frame()).await;
+        let event = match frame.map_err(|_| Outcome::BodyTimeout)? {
             None => Event::RequestBody {
                 data: Bytes::new(),
                 end: true,
@@ -520,14 +545,11 @@ async fn read(
             Some(Err(_)) => return Err(Outcome::BodyIncomplete),
             Some(Ok(frame)) => match frame.into_data() {
                 Ok(data) => {
-                    if !data.is_empty() {
-                        held.pieces.push(data.clone());
-                    }
                     let end = incoming.is_end_stream();
                     Event::RequestBody { data, end }
                 }
                 Err(frame) => {
-                    held.trailers = frame.into_trailers().ok();
+                    trailers = frame.into_trailers().ok().and_then(head::trailers);
                     Event::RequestTrailers
                 }
             },

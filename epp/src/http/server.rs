@@ -9,14 +9,16 @@ use hyper_util::{
     server::{conn::auto, graceful::GracefulShutdown},
 };
 use tokio::net::TcpListener;
+use wicketgate_wire::Api;
 
 use super::{
+    edge::{Edge, Ledger},
     proxy::{Front, own_answer},
     relay::RelayBody,
     upstream::{UpstreamPolicy, Upstreams},
 };
 use crate::{
-    net::{Shutdown, accept},
+    net::{Connection, Patience, Patient, Shutdown, accept},
     outcome::Outcome,
     pipeline::Pipeline,
     tls::Acceptor,
@@ -56,6 +58,10 @@ pub async fn serve(
         expose_served_by: limits.expose_served_by,
     });
     let builder = Arc::new(builder(&limits));
+    let patience = Patience {
+        first: limits.header_timeout,
+        stall: front.policy.total_timeout,
+    };
     let graceful = Arc::new(GracefulShutdown::new());
     let watch = Arc::clone(&graceful);
     accept(
@@ -69,8 +75,11 @@ pub async fn serve(
             async move {
                 let connections = front.pipeline.metrics.connections.clone();
                 connections.inc();
-                let service = service_fn(move |request| answer(Arc::clone(&front), request));
-                let served = builder.serve_connection(TokioIo::new(connection), service);
+                let ledger = Ledger::default();
+                let edge = edge(&front, connection, patience, ledger.clone());
+                let service =
+                    service_fn(move |request| answer(Arc::clone(&front), ledger.clone(), request));
+                let served = builder.serve_connection(TokioIo::new(edge), service);
                 if let Err(error) = watcher.watch(served.into_owned()).await {
                     tracing::debug!(error = %error, %peer, "connection ended");
                 }
@@ -105,15 +114,42 @@ fn builder(limits: &Limits) -> auto::Builder<TokioExecutor> {
     builder
 }
 
+/// A caller's connection; what the parser refuses on it is counted like every other request.
+fn edge(
+    front: &Arc<Front>,
+    connection: Connection,
+    patience: Patience,
+    ledger: Ledger,
+) -> Edge<Patient<Connection>, impl Fn(u16, Option<u64>) -> Outcome + Unpin + use<>> {
+    let pipeline = Arc::clone(&front.pipeline);
+    let refuse = move |status, length: Option<u64>| {
+        let limit = pipeline.settings().max_body;
+        let outcome = match status {
+            _ if length.is_some_and(|length| length > limit) => Outcome::BodyTooLarge { limit },
+            431 => Outcome::HeadersTooLarge,
+            414 => Outcome::TargetTooLong,
+            _ => Outcome::BadRequest("The request is not valid HTTP."),
+        };
+        let pool = pipeline.only_pool();
+        let metrics = &pipeline.metrics;
+        metrics.count(Api::Unknown, &pool, outcome.reason());
+        outcome
+    };
+    Edge::new(Patient::new(connection, patience), ledger, refuse)
+}
+
 /// Answers one request; a panic ends it with 500 and leaves the connection's other requests alone.
 async fn answer(
     front: Arc<Front>,
+    ledger: Ledger,
     request: Request<Incoming>,
 ) -> Result<Response<RelayBody>, Infallible> {
+    // HTTP/2 has no transfer codings, and nothing is kept of its bytes.
+    let ambiguous = ledger.next().is_some_and(|head| head.ambiguous());
     if request.uri().path() == "/health" && request.method() == http::Method::GET {
         return Ok(Response::new(RelayBody::Whole(None)));
     }
-    let handled = CatchUnwind(Box::pin(front.handle(request)));
+    let handled = CatchUnwind(Box::pin(front.handle(request, ambiguous)));
     Ok(handled.await.unwrap_or_else(|| {
         tracing::error!("a request's handler panicked; it is answered with 500");
         own_answer(&Outcome::Internal, &HeaderValue::from_static("unknown"))

@@ -8,12 +8,11 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::HeaderMap;
+use http::{HeaderMap, Method};
 use http_body::{Body, Frame, SizeHint};
 use hyper::{body::Incoming, client::conn::http1};
 use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
-use smallvec::SmallVec;
 use tokio::{net::TcpStream, task::JoinHandle};
 
 use crate::{net::Connection, tls::Connector};
@@ -38,18 +37,12 @@ pub struct UpstreamPolicy {
     pub authorization: Option<http::HeaderValue>,
 }
 
-/// A request body that can be sent again: the pieces as they came in.
+/// A request body that can be sent again.
 #[derive(Clone, Debug, Default)]
 pub(super) struct HeldBody {
-    pub(super) pieces: SmallVec<[Bytes; 4]>,
+    /// What is still to be sent.
+    pub(super) bytes: Bytes,
     pub(super) trailers: Option<HeaderMap>,
-    next: usize,
-}
-
-impl HeldBody {
-    pub(super) fn bytes(&self) -> u64 {
-        self.pieces.iter().map(|piece| piece.len() as u64).sum()
-    }
 }
 
 impl Body for HeldBody {
@@ -60,21 +53,19 @@ impl Body for HeldBody {
         mut self: Pin<&mut Self>,
         _: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        let next = self.next;
-        if let Some(piece) = self.pieces.get(next).cloned() {
-            self.next += 1;
-            return Poll::Ready(Some(Ok(Frame::data(piece))));
+        let bytes = std::mem::take(&mut self.bytes);
+        if !bytes.is_empty() {
+            return Poll::Ready(Some(Ok(Frame::data(bytes))));
         }
         Poll::Ready(self.trailers.take().map(|map| Ok(Frame::trailers(map))))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.next >= self.pieces.len() && self.trailers.is_none()
+        self.bytes.is_empty() && self.trailers.is_none()
     }
 
     fn size_hint(&self) -> SizeHint {
-        let left = self.pieces.iter().skip(self.next);
-        SizeHint::with_exact(left.map(|piece| piece.len() as u64).sum())
+        SizeHint::with_exact(self.bytes.len() as u64)
     }
 }
 
@@ -105,53 +96,103 @@ pub(super) enum Failure {
     /// The endpoint broke off after the request went out.
     #[error("broken off: {0}")]
     Broken(hyper::Error),
+    /// A connection that had served before ended after the request went out. The endpoint most likely closed it for
+    /// its age, and is well.
+    #[error("a kept connection ended: {0}")]
+    Stale(hyper::Error),
+    /// Its answer cannot be passed on.
+    #[error("its answer cannot be passed on: {0}")]
+    BadAnswer(&'static str),
     /// No headers in time.
     #[error("no answer in time")]
     FirstByteTimeout,
 }
 
 impl Failure {
-    /// True if the endpoint cannot have begun to work on the request.
-    pub(super) fn safe_to_retry(&self) -> bool {
+    /// True if another try does no harm: the endpoint cannot have begun to work on the request, or it broke off and
+    /// the request is one that changes nothing.
+    pub(super) fn safe_to_retry(&self, changes_nothing: bool) -> bool {
         match self {
             Failure::Connect(_) | Failure::ConnectTimeout | Failure::NotSent => true,
-            Failure::Broken(_) | Failure::FirstByteTimeout => false,
+            Failure::Broken(_) | Failure::Stale(_) => changes_nothing,
+            Failure::BadAnswer(_) | Failure::FirstByteTimeout => false,
         }
     }
+
+    /// What it says against the endpoint: nothing, something if nothing else speaks for it, or something for certain.
+    pub(super) fn fault(&self) -> Option<bool> {
+        match self {
+            Failure::Stale(_) => None,
+            // A long answer is no broken endpoint, as long as it speaks otherwise.
+            Failure::FirstByteTimeout => Some(false),
+            Failure::Connect(_)
+            | Failure::ConnectTimeout
+            | Failure::NotSent
+            | Failure::Broken(_)
+            | Failure::BadAnswer(_) => Some(true),
+        }
+    }
+}
+
+/// True for requests that may be made again whatever became of the first try.
+pub(super) fn changes_nothing(method: &Method) -> bool {
+    matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS)
+}
+
+/// Connections to one address that wait for work.
+#[derive(Default)]
+struct Kept {
+    /// Endpoints with this address.
+    members: usize,
+    idle: Vec<Link>,
 }
 
 /// Idle connections by endpoint address.
 #[derive(Default)]
 pub struct Upstreams {
-    idle: Mutex<HashMap<Box<str>, Vec<Link>>>,
+    kept: Mutex<HashMap<Box<str>, Kept>>,
 }
 
 impl Upstreams {
-    /// Closes idle connections to an endpoint that has left.
+    /// Keeps connections to an endpoint that joins; [`Upstreams::forget`] ends it.
+    pub fn admit(&self, address: &str) {
+        let mut kept = self.kept.lock();
+        kept.entry(address.into()).or_default().members += 1;
+    }
+
+    /// Closes idle connections to an endpoint that has left. Those that are at work are closed when they are done,
+    /// unless another endpoint has the same address.
     pub fn forget(&self, address: &str) {
-        self.idle.lock().remove(address);
+        let mut kept = self.kept.lock();
+        if let Some(entry) = kept.get_mut(address) {
+            entry.members = entry.members.saturating_sub(1);
+            entry.idle.clear();
+            if entry.members == 0 {
+                kept.remove(address);
+            }
+        }
     }
 
     fn take(&self, address: &str) -> Option<Link> {
-        self.idle.lock().get_mut(address)?.pop()
+        self.kept.lock().get_mut(address)?.idle.pop()
     }
 
-    /// Keeps a connection whose answer was read to its end.
+    /// Keeps a connection whose answer was read to its end, if its endpoint is still there.
     pub(super) fn put(&self, address: &str, link: Link) {
         if link.sender.is_closed() {
             return;
         }
-        let mut idle = self.idle.lock();
-        if let Some(links) = idle.get_mut(address) {
-            if links.len() < MAX_IDLE {
-                links.push(link);
-            }
-        } else {
-            idle.insert(address.into(), vec![link]);
+        if let Some(entry) = self.kept.lock().get_mut(address)
+            && entry.idle.len() < MAX_IDLE
+        {
+            entry.idle.push(link);
         }
     }
 
     /// Sends a request and waits for the headers of its answer.
+    ///
+    /// A kept connection that turns out to be closed is no try: while nothing was sent, or the request is one that
+    /// changes nothing, it goes over another one.
     pub(super) async fn send(
         &self,
         address: &str,
@@ -159,8 +200,10 @@ impl Upstreams {
         mut request: http::Request<HeldBody>,
     ) -> Result<(http::Response<Incoming>, Link), Failure> {
         let wait = policy.first_byte_timeout;
+        let repeatable = changes_nothing(request.method());
+        let mut only_fresh = false;
         loop {
-            let reused = self.take(address);
+            let reused = if only_fresh { None } else { self.take(address) };
             let fresh = reused.is_none();
             let mut link = match reused {
                 Some(link) => link,
@@ -172,20 +215,44 @@ impl Upstreams {
                 }
                 continue;
             }
+            let again = (repeatable && !fresh).then(|| request.clone());
             let answer = tokio::time::timeout(wait, link.sender.try_send_request(request)).await;
             let mut error = match answer {
                 Err(_) => return Err(Failure::FirstByteTimeout),
                 Ok(Ok(response)) => return Ok((response, link)),
                 Ok(Err(error)) => error,
             };
-            match error.take_message() {
+            request = match (error.take_message(), again) {
                 // The endpoint closed an idle connection as we took it: nothing was sent.
-                Some(unsent) if !fresh => request = unsent,
-                Some(_) => return Err(Failure::NotSent),
-                None => return Err(Failure::Broken(error.into_error())),
-            }
+                (Some(unsent), _) if !fresh => unsent,
+                (Some(_), _) => return Err(Failure::NotSent),
+                (None, again) => {
+                    let error = error.into_error();
+                    if fresh || !ended_early(&error) {
+                        return Err(Failure::Broken(error));
+                    }
+                    only_fresh = true;
+                    again.ok_or(Failure::Stale(error))?
+                }
+            };
         }
     }
+}
+
+/// True if the connection ended before an answer was there, rather than brought a bad one.
+fn ended_early(error: &hyper::Error) -> bool {
+    use std::io::ErrorKind;
+    let mut cause = std::error::Error::source(error);
+    while let Some(inner) = cause {
+        if let Some(inner) = inner.downcast_ref::<std::io::Error>() {
+            return matches!(
+                inner.kind(),
+                ErrorKind::ConnectionReset | ErrorKind::BrokenPipe | ErrorKind::ConnectionAborted
+            );
+        }
+        cause = inner.source();
+    }
+    error.is_incomplete_message() || error.is_canceled()
 }
 
 async fn connect(address: &str, policy: &UpstreamPolicy) -> Result<Link, Failure> {
@@ -229,4 +296,57 @@ where
         }
     });
     Ok(Link { sender, driver })
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::{io::AsyncReadExt as _, net::TcpListener};
+
+    use super::*;
+
+    async fn link(listener: &TcpListener) -> (Link, TcpStream) {
+        let policy = UpstreamPolicy {
+            connect_timeout: Duration::from_secs(10),
+            first_byte_timeout: Duration::from_secs(10),
+            total_timeout: Duration::from_secs(10),
+            retry_backoff: Vec::new(),
+            tls: None,
+            authorization: None,
+        };
+        let address = listener.local_addr().unwrap().to_string();
+        let (link, accepted) = tokio::join!(connect(&address, &policy), listener.accept());
+        (link.unwrap(), accepted.unwrap().0)
+    }
+
+    /// B23: whoever leaves while a connection to it is at work does not keep that connection.
+    #[tokio::test]
+    async fn connections_to_who_has_left_are_dropped() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let upstreams = Upstreams::default();
+        let (at_work, mut other_end) = link(&listener).await;
+        upstreams.admit("a");
+        upstreams.forget("a");
+        upstreams.put("a", at_work);
+        assert!(upstreams.kept.lock().is_empty());
+        assert_eq!(other_end.read(&mut [0]).await.unwrap(), 0, "closed");
+        // Another endpoint, of another pool, has the same address.
+        let (at_work, _other_end) = link(&listener).await;
+        upstreams.admit("a");
+        upstreams.admit("a");
+        upstreams.forget("a");
+        upstreams.put("a", at_work);
+        assert!(upstreams.take("a").is_some());
+        upstreams.forget("a");
+        assert!(upstreams.kept.lock().is_empty());
+    }
+
+    #[test]
+    fn only_what_changes_nothing_is_repeated() {
+        for method in [Method::GET, Method::HEAD, Method::OPTIONS] {
+            assert!(changes_nothing(&method));
+        }
+        for method in [Method::POST, Method::PUT, Method::DELETE, Method::PATCH] {
+            assert!(!changes_nothing(&method));
+        }
+    }
 }

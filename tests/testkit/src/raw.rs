@@ -44,6 +44,17 @@ impl Raw {
         String::from_utf8_lossy(&self.read).into_owned()
     }
 
+    /// Reads until more than `length` bytes were read, which must come; all that was read.
+    pub async fn past(&mut self, length: usize) -> String {
+        while self.read.len() <= length {
+            assert!(
+                must("more bytes", self.more()).await > 0,
+                "the other side hung up"
+            );
+        }
+        String::from_utf8_lossy(&self.read).into_owned()
+    }
+
     /// Reads until the other side hangs up; all that was read.
     pub async fn rest(&mut self) -> String {
         while must("the connection's end", self.more()).await > 0 {}
@@ -53,6 +64,26 @@ impl Raw {
     /// Closes the socket with a reset instead of a goodbye.
     pub fn reset(self) {
         self.stream.set_zero_linger().unwrap();
+    }
+
+    /// Reads a request whose body, if it has one, has a length; true if it is a scrape, `None` at the end.
+    async fn request(&mut self) -> Option<bool> {
+        loop {
+            let end = self.read.windows(4).position(|part| part == b"\r\n\r\n");
+            if let Some(end) = end {
+                let head = String::from_utf8_lossy(&self.read[..end]).to_lowercase();
+                let mut lines = head.lines();
+                let length = lines.find_map(|line| line.strip_prefix("content-length:"));
+                let length: usize = length.map_or(0, |length| length.trim().parse().unwrap());
+                if self.read.len() >= end + 4 + length {
+                    self.read.drain(..end + 4 + length);
+                    return Some(head.starts_with("get /metrics "));
+                }
+            }
+            if self.more().await == 0 {
+                return None;
+            }
+        }
     }
 
     /// Reads once; 0 at the end, however it came.
@@ -76,9 +107,16 @@ pub enum Then {
     Gibberish,
     /// Announces more body than it sends, then hangs up.
     ShortBody,
+    /// Answers with these bytes, then hangs up.
+    Last(&'static str),
+    /// Answers with these bytes and waits for the next request.
+    Answer(&'static str),
 }
 
-/// A server that reads a request's head and then does not do what a server should. Its metrics page is in order and
+/// What an [`Odd`] server does, by the request's number on its connection, from 0.
+type Script = Arc<dyn Fn(u64) -> Then + Send + Sync>;
+
+/// A server that reads a request and then does not do what a server should. Its metrics page is in order and
 /// shows an idle vLLM.
 pub struct Odd {
     /// Where it listens.
@@ -94,8 +132,14 @@ impl Drop for Odd {
 }
 
 impl Odd {
-    /// Starts it.
+    /// Starts one that always does the same.
     pub async fn start(then: Then) -> Odd {
+        Odd::scripted(move |_| then).await
+    }
+
+    /// Starts one that goes by the request's number on its connection, from 0.
+    pub async fn scripted(script: impl Fn(u64) -> Then + Send + Sync + 'static) -> Odd {
+        let script: Script = Arc::new(script);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let requests = Arc::new(AtomicU64::new(0));
@@ -103,7 +147,7 @@ impl Odd {
         let task = tokio::spawn(async move {
             let mut open = JoinSet::new();
             while let Ok((stream, _)) = listener.accept().await {
-                open.spawn(odd(stream, then, Arc::clone(&count)));
+                open.spawn(odd(stream, Arc::clone(&script), Arc::clone(&count)));
             }
         });
         Odd {
@@ -119,32 +163,33 @@ impl Odd {
     }
 }
 
-async fn odd(stream: TcpStream, then: Then, requests: Arc<AtomicU64>) {
+async fn odd(stream: TcpStream, script: Script, requests: Arc<AtomicU64>) {
     const PAGE: &str = "vllm:num_requests_running{model_name=\"m\"} 0\n\
         vllm:num_requests_waiting{model_name=\"m\"} 0\nvllm:kv_cache_usage_perc{model_name=\"m\"} 0\n";
     let mut socket = Raw {
         stream,
         read: Vec::new(),
     };
-    loop {
-        socket.read.clear();
-        while !contains(&socket.read, b"\r\n\r\n") {
-            if socket.more().await == 0 {
-                return;
-            }
-        }
-        if socket.read.starts_with(b"GET /metrics") {
+    let mut number = 0;
+    while let Some(scrape) = socket.request().await {
+        if scrape {
             let length = PAGE.len();
             let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n{PAGE}");
             socket.send(head).await;
             continue;
         }
         requests.fetch_add(1, Ordering::Relaxed);
-        let words = match then {
+        let words = match script(number) {
             Then::HangUp => "",
             Then::Silence => std::future::pending().await,
             Then::Gibberish => "what do you mean?\r\n\r\n",
             Then::ShortBody => "HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n{\"id\":",
+            Then::Last(words) => words,
+            Then::Answer(words) => {
+                number += 1;
+                socket.send(words).await;
+                continue;
+            }
         };
         socket.send(words).await;
         return;

@@ -84,6 +84,12 @@ pub(super) const SERVER: &[Field] = &[
         "Longest time for a header block to come in.",
     ),
     field(
+        "bodyTimeout",
+        Shape::Duration,
+        "60s",
+        "Longest pause in a request body that comes in through the HTTP front; then 408. In all it may take `upstream.totalTimeout`.",
+    ),
+    field(
         "decisionTimeout",
         Shape::Duration,
         "120s",

@@ -27,6 +27,7 @@ fn parts() -> (Arc<Pipeline>, Arc<PoolShell>) {
     });
     let settings = Settings {
         max_body: 1024,
+        body_timeout: std::time::Duration::from_secs(1),
         decision_timeout: std::time::Duration::from_secs(1),
         plugin_headers: Vec::new(),
         session_header: None,

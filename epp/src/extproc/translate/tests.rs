@@ -8,6 +8,7 @@ use crate::exchange::ResponseKind;
 fn settings() -> Settings {
     Settings {
         max_body: 1 << 20,
+        body_timeout: std::time::Duration::from_secs(1),
         decision_timeout: std::time::Duration::from_secs(1),
         plugin_headers: vec!["x-route".into()],
         session_header: Some(Arc::from("x-session-token")),
@@ -55,6 +56,19 @@ fn modes_come_from_the_proxys_configuration() {
     };
     assert_eq!(modes(Some(announced)), expected);
     assert_eq!(modes(None).request, BodyMode::FullDuplex);
+}
+
+#[test]
+fn a_body_is_coded_if_any_line_says_so() {
+    for (lines, encoded) in [
+        (["gzip", "identity"], true),
+        (["identity", "gzip"], true),
+        (["identity", ""], false),
+    ] {
+        let lines = lines.map(|value| ("content-encoding", value));
+        let head = request_head(Some(&map(&lines)), &settings());
+        assert_eq!(head.encoded, encoded, "{lines:?}");
+    }
 }
 
 #[test]
