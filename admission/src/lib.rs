@@ -19,7 +19,7 @@
 //! With several replicas in front of one pool a [`fleet::Fleet`] stands beside the queues: it tells the others what this
 //! one does, and folds in what they tell.
 //!
-//! What holds between calls, with formulas, is in `INVARIANTS.md` (INV-Q1 and on); [`Admission::audit`] checks the part
+//! What holds between calls, with formulas, is in `docs/invariants.md` (INV-Q1 and on); [`Admission::audit`] checks the part
 //! that can be seen at one instant.
 
 mod config;

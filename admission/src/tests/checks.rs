@@ -1,4 +1,4 @@
-//! The invariants of INVARIANTS.md as watchers of what goes in and comes out. They know nothing of the inside.
+//! The invariants of docs/invariants.md as watchers of what goes in and comes out. They know nothing of the inside.
 
 use std::collections::{BTreeMap, HashMap};
 
