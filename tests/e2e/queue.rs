@@ -9,6 +9,7 @@ use wicketgate_testkit::{
     client::{Answer, Begun, Caller, Version, chat, chat_call, full, request, try_whole},
     cluster::{Command, Front, Gateway, addresses, endpoint_lines, engines},
     envoy_binary, eventually, must,
+    process::Process,
 };
 
 use crate::{NO_HOLD, wicketgate};
@@ -30,6 +31,16 @@ struct Path {
 
 impl Path {
     async fn start(command: Command, count: usize, server: &str, extra: &str) -> Option<Path> {
+        Path::start_with(command, count, server, extra, &[]).await
+    }
+
+    async fn start_with(
+        command: Command,
+        count: usize,
+        server: &str,
+        extra: &str,
+        arguments: &[&str],
+    ) -> Option<Path> {
         let envoy = match command {
             Command::Serve => None,
             Command::Epp => Some(envoy_binary()?),
@@ -37,7 +48,7 @@ impl Path {
         let engines = engines(count).await;
         let all = addresses(&engines);
         let pool = endpoint_lines(&all);
-        let front = Front::start_with(wicketgate(), command, &pool, server, extra, &[]).await;
+        let front = Front::start_with(wicketgate(), command, &pool, server, extra, arguments).await;
         front.wait_scraped(count).await;
         let gateway = match &envoy {
             None => None,
@@ -408,7 +419,10 @@ async fn a_crowd_leaves_nothing_behind() {
     for command in BOTH {
         let extra = ONE.replace("maxConcurrency: 1", "maxConcurrency: 2");
         let extra = format!("{extra}  maxRequests: 12\n  enableEviction: true\n");
-        let Some(path) = Path::start(command, 2, "", &extra).await else {
+        let files = TempDir::new();
+        let log = files.path().join("run.jsonl").display().to_string();
+        let record = ["--record", log.as_str()];
+        let Some(mut path) = Path::start_with(command, 2, "", &extra, &record).await else {
             return;
         };
         let address = path.address();
@@ -428,5 +442,10 @@ async fn a_crowd_leaves_nothing_behind() {
         let of = |key: &str| totals[key].as_u64().unwrap();
         let ended = of("dispatched") + of("refused") + of("cancelled");
         assert_eq!(of("arrived"), ended, "{held}");
+        // The run, its queue included, plays again to the same outputs in another process.
+        path.front.process.terminate().await;
+        assert_eq!(path.front.process.wait().await, Some(0));
+        let mut replay = Process::start(wicketgate(), &["sim", "replay", &log]);
+        assert_eq!(replay.wait().await, Some(0), "{:?}", replay.words());
     }
 }
