@@ -3,7 +3,7 @@ PROFILE ?= fast
 ARGS ?=
 CARGO ?= cargo
 
-.PHONY: help demo test test-env fmt lint unit e2e soak bench docs
+.PHONY: help demo test test-env fmt lint unit e2e soak nightly bench docs
 
 help: ## List the targets
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -33,6 +33,9 @@ e2e: ## End-to-end tests on real Envoy
 soak: ## Five minutes of load with churn, disconnects and failing engines
 	WICKETGATE_SOAK_SECONDS=$${WICKETGATE_SOAK_SECONDS:-300} \
 	$(CARGO) test --profile $(PROFILE) -p wicketgate --test e2e -- soak --nocapture
+
+nightly: soak ## What is too long for every change: ten million admission events, and the soak
+	WICKETGATE_ADMISSION_EVENTS=10000000 $(CARGO) test --profile $(PROFILE) -p wicketgate-admission
 
 bench: ## Benchmarks in the release profile; ARGS="schedule --endpoints 100"
 	$(CARGO) run --quiet --release -- bench $(ARGS)

@@ -254,3 +254,43 @@ fn threads_leave_nothing_behind() {
     );
     assert_eq!(shell.view(Pool::check), Ok(()));
 }
+
+/// C16: a deadline that fires while a request enters ends it like one that fires later: one outcome, the same status,
+/// none of them ours.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn deadlines_race_with_arrivals() {
+    let shell = shell_of(1, AdmissionConfig::default());
+    join(&shell, 1);
+    let holds = dispatched(arrive(&shell, 1));
+    let timer = tokio::spawn(Arc::clone(&shell).run_timer());
+    let mut callers = Vec::new();
+    for caller in 1..=4_u64 {
+        let shell = Arc::clone(&shell);
+        callers.push(tokio::spawn(async move {
+            let mut rng = fastrand::Rng::with_seed(caller);
+            for round in 0..2500 {
+                let request = Request {
+                    ttl: Some(rng.u64(1..60_000)),
+                    ..numbered(caller * 10_000 + round)
+                };
+                let verdict = match shell.arrive(request) {
+                    Arrival::Now(verdict) => verdict,
+                    Arrival::Later(waiting) => waiting.await,
+                };
+                match verdict {
+                    Verdict::Refused { why, .. } => assert_eq!(why, Outcome::EvictedTtl),
+                    Verdict::Dispatched(..) => panic!("the only place is taken"),
+                }
+            }
+        }));
+    }
+    for caller in callers {
+        caller.await.unwrap();
+    }
+    timer.abort();
+    drop(holds);
+    let held = shell.held();
+    assert_eq!((held.running, held.waiting), (0, 0));
+    assert_eq!((held.totals.refused, held.totals.cancelled), (10_000, 0));
+    assert_eq!(shell.view(Pool::check), Ok(()));
+}
