@@ -6,10 +6,14 @@ use wicketgate_bench::load::{LoadSpec, Silent, Target, run};
 use wicketgate_sim::engine::FailureConfig;
 use wicketgate_testkit::{
     TempDir,
+    client::{Caller, Version, chat, full, request},
     cluster::{Command, Front, addresses, engines},
 };
 
 use crate::wicketgate;
+
+/// More requests at once than the faults can make stall: a rate of 150 for the 3 s that a stalled one has.
+const CROWD: usize = 450;
 
 fn seconds() -> u64 {
     std::env::var("WICKETGATE_SOAK_SECONDS")
@@ -35,6 +39,29 @@ async fn soak_ends_with_nothing_held() {
     let upstream = "upstream: {firstByteTimeout: 2s, totalTimeout: 3s}\n";
     let front = Front::start_with(wicketgate(), Command::Serve, &pool, "", upstream, &[]).await;
     front.wait_scraped(5).await;
+    // Memory keeps its highest mark, and how many requests are open at once varies with the faults: all that there may
+    // be are open here once.
+    let crowd = (0..CROWD).map(|_| {
+        let stall = [("x-emulator-failure", "stall=4")];
+        let sent = request(
+            "POST",
+            "/v1/chat/completions",
+            &stall,
+            full(chat(5, 50, true)),
+        );
+        let address = front.data;
+        tokio::spawn(async move {
+            let mut caller = Caller::connect(address, Version::H1).await;
+            let response = caller.send(sent).await;
+            (caller, response)
+        })
+    });
+    let mut open = Vec::new();
+    for begun in crowd.collect::<Vec<_>>() {
+        open.push(begun.await.unwrap());
+    }
+    drop(open);
+    front.assert_guards_at_zero().await;
     let spec = |seed, duration| LoadSpec {
         rate: 150.0,
         duration,
