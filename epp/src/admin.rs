@@ -1,5 +1,7 @@
 //! Metrics and read-only views on their own port.
 
+mod index;
+
 use std::{convert::Infallible, fmt::Write as _, sync::Arc, time::Duration};
 
 use bytes::Bytes;
@@ -33,6 +35,9 @@ const PATIENCE: Patience = Patience {
     stall: Duration::from_secs(30),
 };
 
+/// Where a request's body is looked up in the prefix index.
+const LOOKUP: &str = "/debug/index/lookup";
+
 /// What the page shows besides the pipeline.
 pub struct Views {
     /// The pipeline whose state is shown.
@@ -54,8 +59,8 @@ pub async fn serve(listener: TcpListener, views: Arc<Views>, shutdown: Shutdown)
             let views = Arc::clone(&views);
             async move {
                 let service = service_fn(move |request| {
-                    let answer = answer(&views, &request);
-                    async move { Ok::<_, Infallible>(answer) }
+                    let views = Arc::clone(&views);
+                    async move { Ok::<_, Infallible>(answer(&views, request).await) }
                 });
                 let mut builder = auto::Builder::new(TokioExecutor::new());
                 builder
@@ -78,12 +83,16 @@ pub async fn serve(listener: TcpListener, views: Arc<Views>, shutdown: Shutdown)
     .await;
 }
 
-fn answer(views: &Views, request: &Request<Incoming>) -> Response<Full<Bytes>> {
+async fn answer(views: &Views, request: Request<Incoming>) -> Response<Full<Bytes>> {
+    if request.method() == http::Method::POST && request.uri().path() == LOOKUP {
+        let (status, found) = index::lookup(&views.pipeline, request.into_body()).await;
+        return text(status, "application/json", format!("{found:#}\n"));
+    }
     if request.method() != http::Method::GET {
         return text(
             StatusCode::METHOD_NOT_ALLOWED,
             "text/plain",
-            "only GET\n".into(),
+            "only GET, and POST of /debug/index/lookup\n".into(),
         );
     }
     let json = |value: Value| text(StatusCode::OK, "application/json", format!("{value:#}\n"));
@@ -110,9 +119,10 @@ fn answer(views: &Views, request: &Request<Incoming>) -> Response<Full<Bytes>> {
         "/debug/endpoints" => json(endpoints(&views.pipeline)),
         "/debug/held" => json(held(&views.pipeline)),
         "/debug/queue" => json(queue(&views.pipeline)),
+        "/debug/index" => json(index::summary(&views.pipeline)),
         "/debug/decisions" => json(decisions(&views.pipeline)),
         _ => {
-            let index = "/metrics\n/healthz\n/readyz\n/debug/config\n/debug/endpoints\n/debug/held\n/debug/queue\n/debug/decisions\n";
+            let index = "/metrics\n/healthz\n/readyz\n/debug/config\n/debug/endpoints\n/debug/held\n/debug/queue\n/debug/decisions\n/debug/index\n/debug/index/lookup (POST)\n";
             text(StatusCode::NOT_FOUND, "text/plain", index.into())
         }
     }
@@ -327,6 +337,9 @@ fn page(pipeline: &Pipeline) -> Result<String, std::fmt::Error> {
         }
     }
     queues(&mut page, pipeline)?;
+    if let Some(prefixes) = pipeline.prefixes() {
+        index::metrics(&mut page, prefixes)?;
+    }
     page.push_str("# EOF\n");
     Ok(page)
 }

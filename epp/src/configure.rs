@@ -2,7 +2,9 @@
 
 use std::{net::SocketAddr, path::PathBuf, sync::Arc};
 
-use wicketgate_config::{Config, Endpoint, Engine, SecretError, TlsFiles, TrustedProxy};
+use wicketgate_config::{
+    Config, Endpoint, Engine, KvEvents, KvIndex, SecretError, TlsFiles, TrustedProxy,
+};
 use wicketgate_pool::{
     FlowControl, PoolConfig,
     scheduler::{Scheduler, SpecError},
@@ -15,6 +17,7 @@ use crate::{
     gateway::{GatewaySpec, Listen, PoolSpec},
     http::{Limits, UpstreamPolicy},
     pipeline::Settings,
+    prefix::{Approximate, EventsFrom, PrefixSpec, TokenizerSource, TokenizerSpec},
     telemetry::ScrapePolicy,
     tls::{Connector, ServerFiles, TlsError},
     trust::TrustedHeaders,
@@ -129,6 +132,7 @@ pub fn gateway_spec(
             ),
             access_log: config.access_log,
         },
+        prefix: config.kv_index.as_ref().map(prefix_spec),
         scrape: ScrapePolicy {
             interval: config.scrape_interval,
             timeout: config.scrape_timeout,
@@ -158,6 +162,45 @@ pub fn gateway_spec(
         drain_waiting: config.drain_waiting,
         effective: config.effective_yaml(),
     })
+}
+
+fn prefix_spec(index: &KvIndex) -> PrefixSpec {
+    let tokenizers = index.tokenizers.iter();
+    PrefixSpec {
+        block_size: index.block_size,
+        max_bytes: index.max_bytes,
+        prediction_ttl: index.prediction_ttl,
+        approximate: index.approximate.then_some(Approximate {
+            ttl: index.approximate_ttl,
+            blocks: index.approximate_blocks,
+        }),
+        tokenizers: tokenizers
+            .map(|files| TokenizerSpec {
+                model: Arc::from(files.model.as_str()),
+                aliases: files.aliases.clone(),
+                adapters: files.adapters.clone(),
+                source: TokenizerSource::Folder(files.path.clone()),
+            })
+            .collect(),
+        tokenizer_memory: index.tokenizer_memory,
+        long_body: index.long_body,
+        events: match index.events {
+            KvEvents::Off => EventsFrom::Off,
+            KvEvents::Connect {
+                port,
+                replay_port,
+                ranks,
+            } => EventsFrom::Connect {
+                port,
+                replay_port,
+                ranks,
+            },
+            KvEvents::Discover => EventsFrom::Discover,
+            KvEvents::Listen(at) => EventsFrom::Listen(at),
+        },
+        topic: index.topic.clone(),
+        seed: fastrand::u64(..),
+    }
 }
 
 fn trusted_headers(trusted: &TrustedProxy) -> TrustedHeaders {

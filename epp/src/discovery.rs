@@ -26,6 +26,7 @@ use wicketgate_wire::EngineKind;
 use crate::{
     http::Upstreams,
     metrics::Metrics,
+    prefix::{Life, LifeSpec, Prefixes},
     shell::PoolShell,
     telemetry::{self, ScrapePolicy, ScrapeTarget, Scraper},
 };
@@ -59,6 +60,19 @@ struct Member {
     wanted: EndpointEntry,
     /// Stops with the life.
     _scraper: Scraper,
+    /// What the prefix index knows of it.
+    _life: Option<Life>,
+}
+
+/// The prefix index, and what a pool's lives are called there.
+#[derive(Clone)]
+pub struct Cached {
+    /// The index.
+    pub prefixes: Arc<Prefixes>,
+    /// The pool's name.
+    pub pool: Arc<str>,
+    /// Models that the pool names.
+    pub models: Arc<[String]>,
 }
 
 /// The endpoint set of one pool.
@@ -67,6 +81,7 @@ pub struct Directory {
     metrics: Arc<Metrics>,
     upstreams: Arc<Upstreams>,
     policy: ScrapePolicy,
+    cached: Option<Cached>,
     members: Mutex<BTreeMap<String, Member>>,
 }
 
@@ -77,12 +92,14 @@ impl Directory {
         metrics: Arc<Metrics>,
         upstreams: Arc<Upstreams>,
         policy: ScrapePolicy,
+        cached: Option<Cached>,
     ) -> Arc<Self> {
         Arc::new(Directory {
             shell,
             metrics,
             upstreams,
             policy,
+            cached,
             members: Mutex::default(),
         })
     }
@@ -154,10 +171,25 @@ impl Directory {
             engine: wanted.engine,
         };
         let (shell, metrics) = (Arc::clone(&self.shell), Arc::clone(&self.metrics));
+        // In the index before its first scrape says how large its cache is.
+        let life = self.cached.as_ref().map(|cached| {
+            cached.prefixes.join(LifeSpec {
+                id,
+                pool: Arc::clone(&cached.pool),
+                models: Arc::clone(&cached.models),
+                name: Arc::clone(&wanted.name),
+                address: Arc::clone(&wanted.address),
+                engine: wanted.engine,
+                labels: wanted.labels.clone(),
+            })
+        });
+        let prefixes = self.cached.as_ref();
+        let prefixes = prefixes.map(|cached| Arc::clone(&cached.prefixes));
         Member {
             id,
             wanted: wanted.clone(),
-            _scraper: telemetry::start(target, self.policy.clone(), shell, metrics),
+            _scraper: telemetry::start(target, self.policy.clone(), shell, metrics, prefixes),
+            _life: life,
         }
     }
 }

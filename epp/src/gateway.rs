@@ -13,19 +13,22 @@ use std::{
 
 use tokio::{net::TcpListener, sync::watch, task::JoinHandle};
 use wicketgate_pool::{
-    ConfigFault, Input, PoolConfig, admission::fleet::FleetConfig, scheduler::NoPrefix,
+    ConfigFault, Input, PoolConfig,
+    admission::fleet::FleetConfig,
+    scheduler::{NoPrefix, PrefixView},
 };
 
 use crate::{
     admin,
     clock::{Clock, nanos},
-    discovery::{Directory, EndpointEntry, watch_file},
+    discovery::{Cached, Directory, EndpointEntry, watch_file},
     extproc,
     fleet::{Fleet, FleetError, FleetSettings},
     http::{self, Limits, UpstreamPolicy, Upstreams},
     metrics::Metrics,
     net::Shutdown,
     pipeline::{Pipeline, Routes, Settings},
+    prefix::{LiveView, PrefixError, PrefixSpec, Prefixes},
     readiness::{Readiness, Stage},
     shell::{Held, PoolShell, RecordError, Recorder},
     telemetry::ScrapePolicy,
@@ -86,6 +89,8 @@ pub struct GatewaySpec {
     pub grpc_connections: usize,
     /// What a reload may change.
     pub settings: Settings,
+    /// The prefix index, if there is to be one.
+    pub prefix: Option<PrefixSpec>,
     /// How to scrape.
     pub scrape: ScrapePolicy,
     /// How to talk to endpoints.
@@ -138,6 +143,9 @@ pub enum StartError {
     /// Other replicas cannot be talked to.
     #[error(transparent)]
     Fleet(#[from] FleetError),
+    /// There is no prefix index.
+    #[error(transparent)]
+    Prefix(#[from] PrefixError),
 }
 
 /// One running pool.
@@ -189,16 +197,37 @@ impl Gateway {
         let clock = Clock::start();
         let metrics = Arc::new(Metrics::new());
         let upstreams = Arc::new(Upstreams::default());
+        let prefixes = match spec.prefix.clone() {
+            Some(prefix) => {
+                // Reading a tokeniser takes a while.
+                let runtime = tokio::runtime::Handle::current();
+                let started = tokio::task::spawn_blocking(move || {
+                    let _inside = runtime.enter();
+                    Prefixes::start(clock, prefix)
+                });
+                Some(
+                    started
+                        .await
+                        .map_err(std::io::Error::other)
+                        .map_err(PrefixError::from)??,
+                )
+            }
+            None => None,
+        };
         let mut pools = Vec::new();
         for pool in &spec.pools {
-            pools.push(start_pool(&spec, pool, clock, &metrics, &upstreams)?);
+            let prefixes = prefixes.as_ref();
+            pools.push(start_pool(
+                &spec, pool, clock, &metrics, &upstreams, prefixes,
+            )?);
         }
         if let Some(settings) = &spec.fleet {
             join_fleet(settings, &mut pools).await?;
         }
         let routes = routes(&spec.pools, &pools);
+        let rest = prefixes.as_ref().map(Prefixes::tick);
         let pipeline = Pipeline::new(clock, spec.settings.clone(), routes, metrics);
-        let pipeline = Arc::new(pipeline);
+        let pipeline = Arc::new(pipeline.with_prefixes(prefixes));
         let (stop_data, data_signal) = Shutdown::new();
         let (stop_rest, rest_signal) = Shutdown::new();
         let (reporter, health_service) = tonic_health::server::health_reporter();
@@ -213,7 +242,7 @@ impl Gateway {
             stop_data,
             stop_rest,
             data: Vec::new(),
-            rest: Vec::new(),
+            rest: rest.into_iter().collect(),
             drain_timeout: spec.drain_timeout,
             drain_waiting: AtomicBool::new(spec.drain_waiting),
             effective: Arc::new(parking_lot::RwLock::new(spec.effective.clone())),
@@ -471,6 +500,7 @@ fn start_pool(
     clock: Clock,
     metrics: &Arc<Metrics>,
     upstreams: &Arc<Upstreams>,
+    prefixes: Option<&Arc<Prefixes>>,
 ) -> Result<RunningPool, StartError> {
     let name = Arc::clone(&pool.config.name);
     let recorder = match &spec.record {
@@ -485,7 +515,10 @@ fn start_pool(
         }
     };
     let config = Arc::clone(&pool.config);
-    let prefix = Box::new(NoPrefix);
+    let prefix: Box<dyn PrefixView + Send + Sync> = match prefixes {
+        Some(prefixes) => Box::new(LiveView::new(Arc::clone(prefixes))),
+        None => Box::new(NoPrefix),
+    };
     let shell = PoolShell::new(
         clock,
         config,
@@ -503,6 +536,11 @@ fn start_pool(
         Arc::clone(metrics),
         Arc::clone(upstreams),
         spec.scrape.clone(),
+        prefixes.map(|prefixes| Cached {
+            prefixes: Arc::clone(prefixes),
+            pool: Arc::clone(&name),
+            models: pool.models.as_slice().into(),
+        }),
     );
     directory.set(&pool.endpoints);
     let mut tasks = vec![tokio::spawn(Arc::clone(&shell).run_timer())];

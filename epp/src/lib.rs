@@ -9,7 +9,7 @@
 //!
 //! [`exchange`] is one request's life as a state machine; [`extproc`] and [`http`] only move bytes for it.
 //! [`shell`] owns the pools and their guards, [`discovery`] and [`telemetry`] feed them, [`admin`] shows them,
-//! [`fleet`] talks to other replicas. [`gateway`] wires all of it from a configuration.
+//! [`prefix`] knows what they have cached, from what [`kvevents`] takes in, and [`fleet`] talks to other replicas. [`gateway`] wires all of it from a configuration.
 
 pub mod admin;
 pub mod clock;
@@ -26,6 +26,7 @@ pub mod metrics;
 pub mod net;
 pub mod outcome;
 pub mod pipeline;
+pub mod prefix;
 mod readiness;
 pub mod shell;
 pub mod telemetry;

@@ -2,6 +2,7 @@
 
 use std::{
     collections::HashMap,
+    pin::Pin,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -23,6 +24,7 @@ use crate::{
     exchange::{Ask, Placement},
     metrics::{IgnoredLabels, Metrics},
     outcome::Outcome,
+    prefix::Prefixes,
     shell::{Arrival, PoolShell},
     trust::TrustedHeaders,
 };
@@ -67,12 +69,28 @@ pub struct Asked {
     pub arrival: Arrival,
 }
 
+/// A question whose prompt is looked at.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "the large variant is the common one, made and taken apart at once"
+)]
+pub enum Prepared {
+    /// It was.
+    Now(Ask),
+    /// It takes a while.
+    Later(Preparing),
+}
+
+/// A question whose prompt is being looked at elsewhere. To drop it gives up its turn.
+pub type Preparing = Pin<Box<dyn Future<Output = Ask> + Send>>;
+
 /// The path that both fronts walk.
 pub struct Pipeline {
     clock: Clock,
     settings: RwLock<Arc<Settings>>,
     routes: RwLock<Arc<Routes>>,
     next_id: AtomicU64,
+    prefixes: Option<Arc<Prefixes>>,
     /// Counters of the whole process.
     pub metrics: Arc<Metrics>,
 }
@@ -85,8 +103,38 @@ impl Pipeline {
             settings: RwLock::new(Arc::new(settings)),
             routes: RwLock::new(Arc::new(routes)),
             next_id: AtomicU64::new(1),
+            prefixes: None,
             metrics,
         }
+    }
+
+    /// The same with a prefix index.
+    pub fn with_prefixes(mut self, prefixes: Option<Arc<Prefixes>>) -> Self {
+        self.prefixes = prefixes;
+        self
+    }
+
+    /// The prefix index, if there is one.
+    pub fn prefixes(&self) -> Option<&Arc<Prefixes>> {
+        self.prefixes.as_ref()
+    }
+
+    /// Looks at a question's prompt, before the pool is asked.
+    pub fn prepare(&self, mut ask: Ask) -> Prepared {
+        let content = std::mem::take(&mut ask.content);
+        let Some(prefixes) = &self.prefixes else {
+            return Prepared::Now(ask);
+        };
+        if !prefixes.is_long(&content) {
+            ask.prompted = prefixes.prompt(ask.api, &ask.model, &content);
+            return Prepared::Now(ask);
+        }
+        let prompt =
+            Arc::clone(prefixes).prompt_elsewhere(ask.api, Arc::clone(&ask.model), content);
+        Prepared::Later(Box::pin(async move {
+            ask.prompted = prompt.await;
+            ask
+        }))
     }
 
     /// The settings in force.
@@ -150,7 +198,11 @@ impl Pipeline {
             // The front's own deadline is the front's own business: it cancels and says so.
             deadline: None,
             model: ask.model,
-            prompt_tokens: ask.prompt_tokens.min(MAX_COST),
+            prompt_tokens: ask
+                .prompted
+                .tokens
+                .unwrap_or(ask.prompt_tokens)
+                .min(MAX_COST),
             output_tokens: ask.output_tokens.min(MAX_COST),
             bytes: ask.bytes,
             session: ask.session,
@@ -162,6 +214,7 @@ impl Pipeline {
             ttl: context.ttl,
             slo_ttft: context.slo_ttft,
             headers: ask.plugin_headers,
+            keys: ask.prompted.keys,
         };
         Ok(Asked {
             pool: Arc::clone(name),

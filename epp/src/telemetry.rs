@@ -22,6 +22,7 @@ use wicketgate_wire::{EngineKind, LoraSample, MetricsSample, scan_into};
 use crate::{
     headers::readable_encoding,
     metrics::{Metrics, ScrapeLabels},
+    prefix::Prefixes,
     shell::PoolShell,
     tls::Connector,
 };
@@ -103,8 +104,9 @@ pub fn start(
     policy: ScrapePolicy,
     shell: Arc<PoolShell>,
     metrics: Arc<Metrics>,
+    prefixes: Option<Arc<Prefixes>>,
 ) -> Scraper {
-    let task = tokio::spawn(run(target, policy, shell, metrics));
+    let task = tokio::spawn(run(target, policy, shell, metrics, prefixes));
     Scraper { task }
 }
 
@@ -113,6 +115,7 @@ async fn run(
     policy: ScrapePolicy,
     shell: Arc<PoolShell>,
     metrics: Arc<Metrics>,
+    prefixes: Option<Arc<Prefixes>>,
 ) {
     let mut page = Page::new(&target, &policy);
     let mut last: Option<Result<(), ScrapeError>> = None;
@@ -133,7 +136,12 @@ async fn run(
             .get_or_create(&ScrapeLabels { result: label })
             .inc();
         match &scraped {
-            Ok(sample) => content.saw(&target.address, sample),
+            Ok(sample) => {
+                content.saw(&target.address, sample);
+                if let Some(prefixes) = &prefixes {
+                    prefixes.scraped(target.id, &page.scanned);
+                }
+            }
             Err(_) => page.connection = None,
         }
         shell.post(Input::Telemetry {

@@ -1,5 +1,6 @@
 //! `demo`: the main job in a minute, on one machine, without a GPU.
 
+mod cached;
 mod overload;
 mod stage;
 mod tour;

@@ -22,6 +22,7 @@ mod field_cases;
 mod fleet;
 mod kvevents;
 mod openai;
+mod prefix;
 mod queue;
 mod replay;
 mod serve_answers;

@@ -185,6 +185,7 @@ impl Fleet {
             subset: None,
             priority: 0,
             headers: &[],
+            keys: &[],
         };
         let started = Instant::now();
         let snapshot = Snapshot {

@@ -16,6 +16,7 @@ use crate::{
     endpoints::{self, Endpoint, Engine},
     error::{Errors, Warning},
     flow::{self, Flow, TrustedProxy},
+    kvindex::{self, KvIndex},
     llmd,
     pools::{self, Pool},
     raw,
@@ -95,6 +96,8 @@ pub struct Config {
     pub drain_waiting: bool,
     /// Other replicas of this process.
     pub fleet: Option<Fleet>,
+    /// The prefix index, if there is one.
+    pub kv_index: Option<KvIndex>,
     /// Headers that are believed, if a proxy is trusted.
     pub trusted_proxy: Option<TrustedProxy>,
     /// Start of the pools' randomness; random when absent.
@@ -300,6 +303,9 @@ fn build(
     let built = flow::build(&raw, of_llmd, &mut out);
     pools::upstream(&mut raw, &mut out);
     check::all(&raw, &mut out);
+    if of_llmd && raw.kv_index.is_none() {
+        raw.kv_index = Some(kvindex::Section::default());
+    }
     let pools = pools::build(&raw, &mut out);
     if out.is_good()
         && let Err(error) = Scheduler::new(&scheduler)
@@ -405,6 +411,7 @@ fn config(raw: raw::Raw, scheduler: SchedulerSpec, built: flow::Built, pools: Ve
             stale_after: fleet.stale_after.0,
             tls: tls_files(fleet.tls.as_ref()),
         }),
+        kv_index: raw.kv_index.as_ref().map(kvindex::build),
         trusted_proxy: raw.trusted_proxy.as_ref().map(flow::trusted_proxy),
         seed: raw.scheduler.seed,
         record_decisions: raw.scheduler.record_decisions,

@@ -24,6 +24,9 @@ pub(crate) fn all(raw: &Raw, out: &mut Decoded) {
     if let Some(section) = &raw.fleet {
         fleet(section, out);
     }
+    if let Some(section) = &raw.kv_index {
+        crate::kvindex::check(section, out);
+    }
     let upstream = &raw.upstream;
     positive("upstream.connectTimeout", upstream.connect_timeout, out);
     positive(

@@ -39,6 +39,8 @@ pub(crate) struct Raw {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) fleet: Option<Fleet>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) kv_index: Option<crate::kvindex::Section>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) trusted_proxy: Option<TrustedProxy>,
     #[serde(skip_serializing)]
     pub(crate) request_handler: Option<RequestHandler>,

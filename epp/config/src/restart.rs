@@ -68,7 +68,8 @@ impl Config {
             let keys = keys.iter().filter(|(_, differs)| *differs);
             keys.map(move |(key, _)| format!("{section}.{key}"))
         });
-        let changed = changed.chain(fleet);
+        let kv_index = (new.kv_index != old.kv_index).then(|| "kvIndex".to_owned());
+        let changed = changed.chain(fleet).chain(kv_index);
         changed.chain(self.pools_at_start(started)).collect()
     }
 

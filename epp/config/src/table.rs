@@ -3,10 +3,12 @@
 //! The decoder, the JSON Schema and the reference page are made from it, so they cannot differ.
 
 mod admission;
+mod kvindex;
 mod llmd;
 mod ours;
 
 use admission::{ADMISSION, FLOW_CONTROL};
+use kvindex::KV_INDEX;
 use llmd::{DATA_LAYER, PLUGIN_SHAPE, PROFILE_SHAPE, REF, REQUEST_HANDLER};
 pub use ours::ENDPOINTS_FILE;
 use ours::{
@@ -142,6 +144,13 @@ pub const ROOT: &[Field] = &[
         Shape::Map(FLEET),
         "none",
         "Other replicas of this process in front of the same pools: shares and limits hold over all of them.",
+    ),
+    field(
+        "kvIndex",
+        Shape::Map(KV_INDEX),
+        "none",
+        "Which endpoint holds how much of a prompt: with this section (it may be empty) `prefix-cache-scorer` and the \
+         counts of tokens go by what engines have cached. An `EndpointPickerConfig` has it with its defaults.",
     ),
     field(
         "observability",

@@ -135,7 +135,11 @@ fn documented_defaults_hold() {
             }
         }
     }
-    let (config, _) = Config::parse("pools: [{}]", "f").unwrap();
+    let (config, _) = Config::parse(
+        "pools: [{}]\nkvIndex: {tokenizers: [{model: required, path: required}]}",
+        "f",
+    )
+    .unwrap();
     let mut checked = 0;
     let ours = [
         "server",
@@ -144,6 +148,7 @@ fn documented_defaults_hold() {
         "telemetry",
         "scheduler",
         "observability",
+        "kvIndex",
     ];
     let sections = ROOT.iter().filter(|field| ours.contains(&field.key));
     let sections: Vec<Field> = sections.copied().collect();

@@ -50,6 +50,8 @@ pub enum ConfigFault {
 pub(crate) struct Waiter {
     pub(crate) request: Arc<Request>,
     pub(crate) class: ClassId,
+    /// What it is charged for.
+    charged: Cost,
 }
 
 /// A dispatched request and what it holds.
@@ -190,7 +192,7 @@ impl Pool {
         } else if self.is_outside(request) {
             Err(Outcome::RejectedSubsetEmpty)
         } else {
-            self.enqueue(now, request, out)
+            self.enqueue(now, request, prefix, out)
         };
         if let Err(why) = refused {
             self.refuse(id, request.priority, why, out);
@@ -215,7 +217,7 @@ impl Pool {
             let saturation = self.saturation(now).effective();
             wicketgate_admission::gate::without_queues(request.priority, saturation)?;
         }
-        let decision = self.place(now, request, prefix, &[])?;
+        let decision = self.place(now, request, cost(request), prefix, &[])?;
         self.dispatched(request.id, decision, 0, out);
         Ok(())
     }
@@ -240,12 +242,14 @@ impl Pool {
         &mut self,
         now: Nanos,
         request: &Arc<Request>,
+        prefix: &dyn PrefixView,
         out: &mut Outputs,
     ) -> Result<(), Outcome> {
         if self.waiting.contains_key(&request.id) || self.running.contains_key(&request.id) {
             return Err(Outcome::Internal);
         }
         let class = self.classes.enter(request.subset.as_deref());
+        let charged = self.charge(request, class, prefix);
         let item = Item {
             id: request.id.0,
             priority: request.priority,
@@ -253,7 +257,7 @@ impl Pool {
             weight: request.weight.unwrap_or(1.0),
             class,
             bytes: request.bytes,
-            cost: cost(request),
+            cost: charged,
             arrived: request.arrived,
             ttl: request.ttl,
             deadline: request.deadline,
@@ -264,13 +268,30 @@ impl Pool {
         match entered {
             Ok(()) => {
                 let request = Arc::clone(request);
-                let waiter = Waiter { request, class };
+                let waiter = Waiter {
+                    request,
+                    class,
+                    charged,
+                };
                 self.waiting.insert(waiter.request.id, waiter);
             }
             Err(_) => self.classes.leave(class),
         }
         self.tell(displaced, out);
         entered
+    }
+
+    /// What a request costs where most of its prompt is cached now.
+    fn charge(&self, request: &Request, class: ClassId, prefix: &dyn PrefixView) -> Cost {
+        let mut charged = cost(request);
+        let view = request.view();
+        if prefix.look(&view) {
+            let rows = self.table.rows().iter();
+            let may = rows.filter(|row| !row.draining && self.classes.allows(class, row));
+            let best = may.map(|row| prefix.cached_tokens(&view, row.id)).max();
+            charged.uncached_input = charged.uncached_input.saturating_sub(best.unwrap_or(0));
+        }
+        charged
     }
 
     /// Tells those whose wait ended without a place.
@@ -313,7 +334,7 @@ impl Pool {
         out: &mut Outputs,
     ) -> Option<Incarnation> {
         let waiter = self.stop_waiting(id)?;
-        match self.place(now, &waiter.request, prefix, full) {
+        match self.place(now, &waiter.request, waiter.charged, prefix, full) {
             Ok(decision) => {
                 let first = decision.targets.first().map(|target| target.id);
                 self.dispatched(id, decision, waited, out);
@@ -341,10 +362,13 @@ impl Pool {
         &mut self,
         now: Nanos,
         request: &Request,
+        charged: Cost,
         prefix: &dyn PrefixView,
         full: &[bool],
     ) -> Result<Decision, Outcome> {
         let view = request.view();
+        // The cache moved while the request waited.
+        prefix.look(&view);
         let snapshot = Snapshot {
             now,
             endpoints: self.table.rows(),
@@ -362,14 +386,13 @@ impl Pool {
         self.scheduler
             .after_dispatch(&view, &decision, &mut self.state);
         let cached = prefix.cached_tokens(&view, first);
-        let expected = cost(request);
-        let tokens = expected.uncached_input.saturating_sub(cached);
+        prefix.picked(&view, first);
+        let whole = cost(request);
+        let tokens = whole.uncached_input.saturating_sub(cached);
         let probe = self.probes(now, first);
         let running = Running {
-            held: self
-                .table
-                .raise(now, first, tokens, tokens + expected.output),
-            expected,
+            held: self.table.raise(now, first, tokens, tokens + whole.output),
+            expected: charged,
             priority: request.priority,
             failed: false,
             probe,

@@ -30,7 +30,7 @@ pub struct Request {
     pub deadline: Option<Nanos>,
     /// The model or adapter it asks for; empty when the body names none.
     pub model: Arc<str>,
-    /// Prompt length in tokens: exact for token ids, else an estimate.
+    /// Prompt length in tokens: exact where the tokens are known, else an estimate.
     pub prompt_tokens: u64,
     /// Output length that is expected, in tokens.
     pub output_tokens: u64,
@@ -54,6 +54,9 @@ pub struct Request {
     pub slo_ttft: Option<Nanos>,
     /// Headers that a plugin of the configuration reads, lower-case names.
     pub headers: Vec<(String, String)>,
+    /// Names of the prompt's blocks, for the prefix index. Not written down: a log has the index's answers.
+    #[serde(skip)]
+    pub keys: Arc<[u64]>,
 }
 
 impl Request {
@@ -69,6 +72,7 @@ impl Request {
             subset: self.subset.as_deref(),
             priority: self.priority,
             headers: &self.headers,
+            keys: &self.keys,
         }
     }
 }

@@ -3,7 +3,11 @@
 //! The log is JSON lines: a [`Header`], then an [`Entry`] for each step in the order in which the pool's
 //! lock was taken. Replaying it through a fresh [`Pool`] must give the recorded outputs exactly.
 
-use std::{cell::RefCell, io::BufRead, sync::Arc};
+use std::{
+    cell::{Cell, RefCell},
+    io::BufRead,
+    sync::Arc,
+};
 
 use serde::{Deserialize, Serialize};
 use wicketgate_scheduler::{Incarnation, Nanos, PrefixView, RequestView};
@@ -14,7 +18,7 @@ use crate::{
 };
 
 /// The log's format; a reader refuses others.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// First line of a log.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -27,6 +31,9 @@ pub struct Header {
     pub seed: u64,
 }
 
+/// Endpoints that held something of a prompt when the index was asked, and how many tokens.
+pub type Answers = Vec<(Incarnation, u64)>;
+
 /// One step.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Entry {
@@ -34,9 +41,9 @@ pub struct Entry {
     pub now: Nanos,
     /// The input passed in.
     pub input: Input,
-    /// Every answer of the prefix index, in the order asked.
+    /// The answers of the prefix index: a list for each question, in the order asked.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub prefix: Vec<(Incarnation, u64)>,
+    pub prefix: Vec<Answers>,
     /// What came out.
     pub outputs: Vec<Output>,
 }
@@ -44,7 +51,7 @@ pub struct Entry {
 /// Asks the live index and writes its answers down.
 pub struct Recording<'a> {
     inner: &'a dyn PrefixView,
-    answers: RefCell<Vec<(Incarnation, u64)>>,
+    answers: RefCell<Vec<Answers>>,
 }
 
 impl<'a> Recording<'a> {
@@ -54,9 +61,13 @@ impl<'a> Recording<'a> {
         Recording { inner, answers }
     }
 
-    /// The answers so far.
-    pub fn into_answers(self) -> Vec<(Incarnation, u64)> {
-        self.answers.into_inner()
+    /// The answers so far. Those after the last one that held something are left out.
+    pub fn into_answers(self) -> Vec<Answers> {
+        let mut answers = self.answers.into_inner();
+        while answers.last().is_some_and(Vec::is_empty) {
+            answers.pop();
+        }
+        answers
     }
 }
 
@@ -64,20 +75,49 @@ impl PrefixView for Recording<'_> {
     fn cached_tokens(&self, request: &RequestView<'_>, endpoint: Incarnation) -> u64 {
         let tokens = self.inner.cached_tokens(request, endpoint);
         // Zero is the answer for whatever is not written down: an empty index costs no bytes.
-        if tokens > 0 {
-            self.answers.borrow_mut().push((endpoint, tokens));
+        if tokens > 0
+            && let Some(answers) = self.answers.borrow_mut().last_mut()
+            && !answers.iter().any(|(known, _)| *known == endpoint)
+        {
+            answers.push((endpoint, tokens));
         }
         tokens
+    }
+
+    fn look(&self, request: &RequestView<'_>) -> bool {
+        self.answers.borrow_mut().push(Vec::new());
+        self.inner.look(request)
+    }
+
+    fn picked(&self, request: &RequestView<'_>, endpoint: Incarnation) {
+        self.inner.picked(request, endpoint);
     }
 }
 
 /// Gives recorded answers back.
-struct Recorded<'a>(&'a [(Incarnation, u64)]);
+struct Recorded<'a> {
+    answers: &'a [Answers],
+    /// Questions so far.
+    asked: Cell<usize>,
+}
+
+impl Recorded<'_> {
+    fn present(&self) -> &[(Incarnation, u64)] {
+        let index = self.asked.get().checked_sub(1);
+        let answers = index.and_then(|index| self.answers.get(index));
+        answers.map_or(&[], Vec::as_slice)
+    }
+}
 
 impl PrefixView for Recorded<'_> {
     fn cached_tokens(&self, _: &RequestView<'_>, endpoint: Incarnation) -> u64 {
-        let found = self.0.iter().find(|(id, _)| *id == endpoint);
+        let found = self.present().iter().find(|(id, _)| *id == endpoint);
         found.map_or(0, |(_, tokens)| *tokens)
+    }
+
+    fn look(&self, _: &RequestView<'_>) -> bool {
+        self.asked.set(self.asked.get() + 1);
+        !self.present().is_empty()
     }
 }
 
@@ -163,7 +203,11 @@ pub fn replay(
     for (text, line) in lines {
         let entry: Entry = parse(text, line)?;
         out.list.clear();
-        pool.step(entry.now, entry.input, &Recorded(&entry.prefix), &mut out);
+        let prefix = Recorded {
+            answers: &entry.prefix,
+            asked: Cell::new(0),
+        };
+        pool.step(entry.now, entry.input, &prefix, &mut out);
         if out.list != entry.outputs {
             return Err(ReplayError::Diverged {
                 line,

@@ -454,9 +454,9 @@ fn a_damaged_log_is_refused_with_its_line() {
         Err(ReplayError::Empty)
     ));
     let mut old = log;
-    old[0] = old[0].replacen("\"version\":2", "\"version\":1", 1);
+    old[0] = old[0].replacen("\"version\":3", "\"version\":1", 1);
     let error = replay(Cursor::new(old.join("\n")), |_| ()).unwrap_err();
-    assert_eq!(error.to_string(), "log version 1, this build reads 2");
+    assert_eq!(error.to_string(), "log version 1, this build reads 3");
 }
 
 /// An endpoint that comes back is found out by one request. When that one goes elsewhere, or says nothing, the next may.

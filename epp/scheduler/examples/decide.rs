@@ -54,6 +54,7 @@ fn time(spec: &SchedulerSpec, endpoints: &[Endpoint], runs: u64) -> Result<Vec<u
             subset: None,
             priority: 0,
             headers: &[],
+            keys: &[],
         };
         let start = Instant::now();
         let _ = black_box(scheduler.choose(black_box(&request), &snapshot, &mut state));

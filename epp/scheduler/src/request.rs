@@ -23,6 +23,8 @@ pub struct RequestView<'a> {
     pub priority: i32,
     /// Headers that a plugin reads (see [`crate::Scheduler::headers`]), names in lower case.
     pub headers: &'a [(String, String)],
+    /// Names of the prompt's blocks in order, for the [`PrefixView`] alone; empty when the prompt's tokens are not known.
+    pub keys: &'a [u64],
 }
 
 impl<'a> RequestView<'a> {
@@ -39,8 +41,16 @@ impl<'a> RequestView<'a> {
 pub trait PrefixView {
     /// Tokens of this request's prompt that `endpoint` holds from the first one on.
     ///
-    /// Zero when none are, or when nothing is known. Answers do not change within one decision.
+    /// Zero when none are, or when nothing is known. Answers do not change between two calls of [`PrefixView::look`].
     fn cached_tokens(&self, request: &RequestView<'_>, endpoint: Incarnation) -> u64;
+
+    /// A new question about this request: from now on its answers are of this moment. False if nobody holds anything.
+    fn look(&self, _request: &RequestView<'_>) -> bool {
+        true
+    }
+
+    /// The request goes to `endpoint`, which will hold its prompt.
+    fn picked(&self, _request: &RequestView<'_>, _endpoint: Incarnation) {}
 }
 
 /// Knows nothing: every prompt is new everywhere.
@@ -50,5 +60,9 @@ pub struct NoPrefix;
 impl PrefixView for NoPrefix {
     fn cached_tokens(&self, _: &RequestView<'_>, _: Incarnation) -> u64 {
         0
+    }
+
+    fn look(&self, _: &RequestView<'_>) -> bool {
+        false
     }
 }

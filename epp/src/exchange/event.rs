@@ -7,7 +7,11 @@ use smallvec::SmallVec;
 use wicketgate_pool::{Ended, Usage, scheduler::SubsetEntry};
 use wicketgate_wire::Api;
 
-use crate::{outcome::Outcome, trust::Context};
+use crate::{
+    outcome::Outcome,
+    prefix::{Content, Prompted},
+    trust::Context,
+};
 
 /// How a front carries a body, told by the proxy's own configuration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -147,6 +151,10 @@ pub struct Ask {
     pub bytes: u64,
     /// It has a body that could not be read: the proxy does not show it, or it is compressed. So its model is unknown.
     pub blind: bool,
+    /// What its prompt is made from, until it was looked at.
+    pub content: Content,
+    /// What came of its prompt.
+    pub prompted: Prompted,
     /// Session token that the caller presented.
     pub session: Option<Arc<str>>,
     /// Implicit session.

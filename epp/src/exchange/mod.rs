@@ -22,6 +22,7 @@ pub use event::{
     ResponseHead, ResponseKind,
 };
 use request::Upload;
+pub(crate) use request::content;
 use response::Observed;
 use wicketgate_pool::{Ended, admission};
 

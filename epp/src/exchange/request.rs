@@ -10,7 +10,10 @@ use super::{
     Exchange, Phase,
     event::{Ask, BodyMode, Command, Commands, HeadDelta, Placement, RequestHead},
 };
-use crate::outcome::Outcome;
+use crate::{
+    outcome::Outcome,
+    prefix::{Content, Prompted},
+};
 
 /// Tokens that an answer is expected to have when the caller sets no limit.
 const DEFAULT_OUTPUT_TOKENS: u64 = 256;
@@ -208,6 +211,8 @@ impl Exchange {
             prompt_tokens: facts.map_or(bytes.div_ceil(4), RequestFacts::estimated_prompt_tokens),
             output_tokens: output.saturating_mul(u64::from(choices)),
             bytes,
+            content: facts.map(|facts| content(facts, body)).unwrap_or_default(),
+            prompted: Prompted::default(),
             blind: self.upload.head.encoded || self.upload.unseen,
             session: self.upload.head.session.take(),
             session_hash: facts.and_then(|facts| facts.session_hash),
@@ -262,5 +267,16 @@ impl Exchange {
             let end = last_ends && left.is_empty();
             out.push(Command::Body { data, end });
         }
+    }
+}
+
+/// What a prompt is made from.
+pub(crate) fn content(facts: &RequestFacts, body: Bytes) -> Content {
+    let salt = facts.cache_salt.as_ref();
+    Content {
+        prompt: facts.prompt,
+        media: facts.media_parts > 0,
+        salt: salt.map(|salt| Arc::from(salt.decode(&body))),
+        body,
     }
 }

@@ -26,7 +26,7 @@ use crate::{
     exchange::{Ask, Command, Commands, Event, Exchange},
     metrics::OddityLabels,
     outcome::Outcome,
-    pipeline::{Pipeline, Settings, placement},
+    pipeline::{Pipeline, Prepared, Preparing, Settings, placement},
     shell::{Arrival, InFlight, PoolShell, Verdict, Waiting},
 };
 
@@ -49,6 +49,8 @@ struct Carried {
     has_subset: bool,
     api: Api,
     pool: Arc<str>,
+    /// Its prompt is being looked at.
+    preparing: Option<Preparing>,
     /// In the queue, with the deadline of the decision.
     waiting: Option<(Waiting, Pin<Box<Sleep>>)>,
     guard: Option<InFlight>,
@@ -72,6 +74,7 @@ impl Session {
                 has_subset: false,
                 api: Api::Unknown,
                 pool: Arc::from(""),
+                preparing: None,
                 waiting: None,
                 guard: None,
                 chosen: None,
@@ -91,6 +94,7 @@ impl Session {
         let caught = catch_unwind(AssertUnwindSafe(|| act(request, answers)));
         if caught.is_err() {
             tracing::error!("a stream's handler panicked; the stream ends with an error");
+            request.preparing = None;
             request.waiting = None;
             request.guard = None;
             self.closed = true;
@@ -118,6 +122,12 @@ impl Stream for Session {
             }
             if this.closed {
                 return Poll::Ready(None);
+            }
+            if let Poll::Ready(ask) = this.request.poll_prepared(context) {
+                if !this.guarded(|request, answers| request.put(ask, answers)) {
+                    return Poll::Ready(Some(Err(Status::internal("handler failed"))));
+                }
+                continue;
             }
             if let Poll::Ready(verdict) = this.request.poll_verdict(context) {
                 if !this.guarded(|request, answers| request.on_verdict(verdict, answers)) {
@@ -178,6 +188,7 @@ impl Carried {
 
     /// The other side is gone. Nothing happens if the request had ended.
     fn gone(&mut self) {
+        self.preparing = None;
         self.waiting = None;
         if self
             .exchange
@@ -187,6 +198,17 @@ impl Carried {
             let mut dropped = VecDeque::new();
             self.on(Event::Broken(Ended::ClientGone), &mut dropped);
         }
+    }
+
+    fn poll_prepared(&mut self, context: &mut Context<'_>) -> Poll<Ask> {
+        let Some(preparing) = self.preparing.as_mut() else {
+            return Poll::Pending;
+        };
+        let prepared = preparing.as_mut().poll(context);
+        if prepared.is_ready() {
+            self.preparing = None;
+        }
+        prepared
     }
 
     fn poll_verdict(&mut self, context: &mut Context<'_>) -> Poll<Decided> {
@@ -332,6 +354,14 @@ impl Carried {
         if self.silent {
             return;
         }
+        match self.pipeline.prepare(ask) {
+            Prepared::Now(ask) => self.put(ask, answers),
+            Prepared::Later(preparing) => self.preparing = Some(preparing),
+        }
+    }
+
+    /// Puts the question to the pool.
+    fn put(&mut self, ask: Ask, answers: &mut VecDeque<ProcessingResponse>) {
         match self.pipeline.ask(ask, self.arrived, &self.settings) {
             Err(outcome) => self.on(Event::Refused(outcome), answers),
             Ok(asked) => {

@@ -26,7 +26,7 @@ use crate::{
     exchange::{Ask, BodyMode, Command, Commands, Event, Exchange, Modes, Placement},
     headers,
     outcome::{DROP_REASON_HEADER, Outcome},
-    pipeline::{Pipeline, Settings, placement},
+    pipeline::{Pipeline, Prepared, Settings, placement},
     shell::{Arrival, InFlight, Verdict},
 };
 
@@ -306,6 +306,14 @@ impl Front {
     ) -> Result<Answered, Outcome> {
         let deadline = tokio::time::Instant::now() + self.policy.total_timeout;
         let mut pauses = self.policy.retry_backoff.iter();
+        let ask = match self.pipeline.prepare(ask) {
+            Prepared::Now(ask) => ask,
+            Prepared::Later(preparing) => {
+                let limit = walk.settings.decision_timeout;
+                let prepared = tokio::time::timeout(limit, preparing).await;
+                prepared.map_err(|_| Outcome::DecisionTimeout)?
+            }
+        };
         loop {
             let decision = self.place(walk, ask.clone()).await?;
             let failure = match self.walk_down(walk, &decision, outbound, deadline).await {

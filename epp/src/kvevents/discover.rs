@@ -1,4 +1,5 @@
-//! `GET /kv_event_sources`: an engine (vLLM 0.32 and later) says where it publishes.
+//! What an engine says of itself: `GET /kv_event_sources` (vLLM 0.32 and later) where it publishes, `GET /v1/models`
+//! what its model is called.
 
 use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
 
@@ -18,17 +19,17 @@ use super::{
 /// Longest answer in bytes.
 const MOST: usize = 1 << 20;
 
-/// Why nothing is known of an engine's publishers.
+/// Why nothing is known of an engine.
 #[derive(Debug, Error)]
 pub enum DiscoverError {
     /// It has no such page: an older engine, or not vLLM.
-    #[error("the engine does not say where it publishes (status {0})")]
+    #[error("the engine does not say (status {0})")]
     Absent(u16),
     /// It could not be asked.
-    #[error("the engine could not be asked where it publishes: {0}")]
+    #[error("the engine could not be asked: {0}")]
     Unreachable(String),
     /// The answer makes no sense.
-    #[error("the engine's list of publishers makes no sense: {0}")]
+    #[error("the engine's answer makes no sense: {0}")]
     Answer(String),
 }
 
@@ -49,14 +50,47 @@ struct Publisher {
 /// # Errors
 /// When it does not answer in time, or not with a list of publishers.
 pub async fn discover(address: &str, within: Duration) -> Result<Vec<RankSource>, DiscoverError> {
-    let asked = timeout(within, ask(address)).await;
-    let body = asked
-        .unwrap_or_else(|_| Err(DiscoverError::Unreachable("no answer in time".to_owned())))?;
+    let body = get(address, "/kv_event_sources", within).await?;
     let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
     parse_sources(&body, host)
 }
 
-async fn ask(address: &str) -> Result<BytesMut, DiscoverError> {
+/// One entry of the list of models.
+#[derive(Debug, Deserialize)]
+struct Served {
+    id: String,
+    /// The model that an adapter belongs to.
+    parent: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Models {
+    data: Vec<Served>,
+}
+
+/// Asks the engine at `address` (`host:port` of its API) for the name of its model: the first that is no adapter.
+///
+/// # Errors
+/// When it does not answer in time, or names none.
+pub async fn base_model(address: &str, within: Duration) -> Result<String, DiscoverError> {
+    let body = get(address, "/v1/models", within).await?;
+    parse_models(&body)
+}
+
+fn parse_models(json: &[u8]) -> Result<String, DiscoverError> {
+    let models: Models =
+        serde_json::from_slice(json).map_err(|error| DiscoverError::Answer(error.to_string()))?;
+    let base = models.data.into_iter().find(|model| model.parent.is_none());
+    base.map(|model| model.id)
+        .ok_or_else(|| DiscoverError::Answer("it names no model".to_owned()))
+}
+
+async fn get(address: &str, path: &str, within: Duration) -> Result<BytesMut, DiscoverError> {
+    let asked = timeout(within, ask(address, path)).await;
+    asked.unwrap_or_else(|_| Err(DiscoverError::Unreachable("no answer in time".to_owned())))
+}
+
+async fn ask(address: &str, path: &str) -> Result<BytesMut, DiscoverError> {
     fn failed(error: impl std::fmt::Display) -> DiscoverError {
         DiscoverError::Unreachable(error.to_string())
     }
@@ -67,7 +101,7 @@ async fn ask(address: &str) -> Result<BytesMut, DiscoverError> {
         // The answer says what went wrong.
         let _ = connection.await;
     }));
-    let request = http::Request::get("/kv_event_sources")
+    let request = http::Request::get(path)
         .header(http::header::HOST, address)
         .body(Empty::<Bytes>::new())
         .map_err(failed)?;
@@ -169,6 +203,19 @@ mod tests {
             },
         ];
         assert_eq!(ranks, expected);
+    }
+
+    #[test]
+    fn the_model_is_the_first_that_is_no_adapter() {
+        let list = br#"{"object":"list","data":[{"id":"food","parent":"m"},{"id":"m","parent":null},{"id":"n"}]}"#;
+        assert_eq!(parse_models(list).unwrap(), "m");
+        for none in [
+            &b"{}"[..],
+            br#"{"data":[]}"#,
+            br#"{"data":[{"id":"a","parent":"m"}]}"#,
+        ] {
+            assert!(parse_models(none).is_err());
+        }
     }
 
     #[test]

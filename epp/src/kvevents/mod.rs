@@ -40,7 +40,7 @@ use wicketgate_kvindex::index::{EndpointId, Index};
 
 pub use config::{Dialect, Events, IntakeConfig, RankSource, Source};
 pub use counts::{Counts, IntakeStats, SourceStats};
-pub use discover::{DiscoverError, discover, parse_sources};
+pub use discover::{DiscoverError, base_model, discover, parse_sources};
 
 use counts::Shared;
 use feed::feed;

@@ -3,6 +3,7 @@
 use std::{
     net::SocketAddr,
     path::{Path, PathBuf},
+    sync::Arc,
     time::Duration,
 };
 
@@ -12,8 +13,11 @@ use wicketgate_config::Config;
 use wicketgate_epp::{
     configure::{Fronts, gateway_spec},
     gateway::Gateway,
+    prefix::{TokenizerSource, TokenizerSpec},
 };
 use wicketgate_sim::engine::{EngineConfig, EngineHandle, spawn};
+
+use super::cached::{self, EmulatedTokens, Publishing};
 
 /// Anything that keeps a scenario from going on.
 pub(super) type Trouble = Box<dyn std::error::Error>;
@@ -52,7 +56,26 @@ impl Stage {
         let addresses: Vec<SocketAddr> = engines.iter().map(EngineHandle::address).collect();
         let backends: Vec<String> = addresses.iter().map(SocketAddr::to_string).collect();
         let (config, _) = Config::parse(extra, "demo")?;
-        let mut config = config.with_backends(&backends)?;
+        let config = config.with_backends(&backends)?;
+        Stage::run(config, addresses, with_envoy, record).await
+    }
+
+    /// Starts in front of engines that say what they cache, with an index of that.
+    pub(super) async fn start_cached(
+        engines: &[Publishing],
+        with_envoy: bool,
+    ) -> Result<Stage, Trouble> {
+        let (config, _) = Config::parse(&cached::config(engines), "demo")?;
+        let addresses = engines.iter().map(|engine| engine.handle.address());
+        Stage::run(config, addresses.collect(), with_envoy, None).await
+    }
+
+    async fn run(
+        mut config: Config,
+        addresses: Vec<SocketAddr>,
+        with_envoy: bool,
+        record: Option<PathBuf>,
+    ) -> Result<Stage, Trouble> {
         config.bind = [127, 0, 0, 1].into();
         (
             config.http_port,
@@ -65,7 +88,16 @@ impl Stage {
             true => Fronts::ExtProc,
             false => Fronts::Http,
         };
-        let gateway = Gateway::start(gateway_spec(&config, fronts, record)?).await?;
+        let mut spec = gateway_spec(&config, fronts, record)?;
+        if let Some(prefix) = &mut spec.prefix {
+            prefix.tokenizers.push(TokenizerSpec {
+                model: Arc::from("emulated"),
+                aliases: Vec::new(),
+                adapters: Vec::new(),
+                source: TokenizerSource::Ready(Arc::new(EmulatedTokens)),
+            });
+        }
+        let gateway = Gateway::start(spec).await?;
         let (envoy, front) = match with_envoy {
             true => {
                 let (envoy, address) = start_envoy(&gateway, addresses).await?;

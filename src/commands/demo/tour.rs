@@ -7,7 +7,7 @@ use wicketgate_bench::load::{LoadReport, LoadSpec, Progress, Snapshot, SpecError
 use wicketgate_sim::engine::{EngineConfig, EngineHandle};
 
 use super::{
-    DemoArgs, INVALID, say,
+    DemoArgs, INVALID, cached, say,
     stage::{self, PROFILE, Stage, Trouble},
 };
 use crate::commands::{fail, print};
@@ -42,14 +42,13 @@ impl Progress for Line {
     }
 }
 
-async fn engines() -> std::io::Result<Vec<EngineHandle>> {
-    let configs = (0..).zip(ENGINES).map(|(seed, time_scale)| EngineConfig {
+fn engines() -> impl Iterator<Item = EngineConfig> {
+    (0..).zip(ENGINES).map(|(seed, time_scale)| EngineConfig {
         profile: PROFILE.to_owned(),
         time_scale,
         seed,
         ..EngineConfig::default()
-    });
-    stage::engines(configs).await
+    })
 }
 
 async fn phase(
@@ -78,7 +77,7 @@ pub(super) async fn tour(args: &DemoArgs) -> Result<ExitCode, Trouble> {
         args.rate, args.seconds
     ));
     say("phase 1: round robin, straight to the engines");
-    let four = engines().await?;
+    let four = stage::engines(engines()).await?;
     let targets = four.iter().map(EngineHandle::address).collect();
     let baseline = phase(args, "round robin", targets).await?;
     drop(four);
@@ -88,10 +87,11 @@ pub(super) async fn tour(args: &DemoArgs) -> Result<ExitCode, Trouble> {
         "envoy" => "phase 2: through Envoy, which asks wicketgate epp for each request",
         _ => "phase 2: through wicketgate serve",
     });
-    let four = engines().await?;
-    let stage = Stage::start(&four, args.envoy, "", None).await?;
+    let four = cached::engines(engines()).await?;
+    let stage = Stage::start_cached(&four, args.envoy).await?;
     let report = phase(args, mode, vec![stage.front]).await?;
-    let seen: Vec<u64> = four.iter().map(|engine| engine.stats().requests).collect();
+    let seen = four.iter().map(|engine| engine.handle.stats().requests);
+    let seen: Vec<u64> = seen.collect();
     let left = stage.left().await;
     stage.end().await;
 
@@ -141,6 +141,10 @@ fn summary(
         "ttft_ms": report.ttft_ms,
         "tpot_ms": report.tpot_ms,
         "rates": report.rates,
+        "prefix": {
+            "hit_ratio": report.prefix.hit_ratio,
+            "round_robin_hit_ratio": baseline.prefix.hit_ratio,
+        },
         "lag_ms": report.lag_ms,
         "valid": report.valid && baseline.valid,
         "guards": left,
@@ -178,10 +182,13 @@ fn table(
     };
     let head = "              offered     ok  shed failed cancelled  ttft p50      p90      p99 tpot p50      p90  (ms)\n";
     let seen: Vec<String> = seen.iter().map(u64::to_string).collect();
+    let hits = |report: &LoadReport| report.prefix.hit_ratio.unwrap_or(0.0) * 100.0;
     format!(
-        "\n{head}{}{}requests per engine, the fourth being slow: {}; counts still held: {left}\n",
+        "\n{head}{}{}prompt tokens from the engines' caches: round robin {:.0} %, {mode} {:.0} %\nrequests per engine, the fourth being slow: {}; counts still held: {left}\n",
         row("round robin", baseline),
         row(mode, report),
+        hits(baseline),
+        hits(report),
         seen.join(" ")
     )
 }

@@ -59,6 +59,7 @@ pub(crate) fn request() -> RequestView<'static> {
         subset: None,
         priority: 0,
         headers: &[],
+        keys: &[],
     }
 }
 

@@ -1,0 +1,228 @@
+//! `kvIndex`: from what the file says to what the index is made of.
+
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    decode::Decoded,
+    scalar::shown,
+    units::{Size, Span},
+};
+
+/// The prefix index.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct KvIndex {
+    /// Tokens per block of ours.
+    pub block_size: u32,
+    /// Most bytes.
+    pub max_bytes: u64,
+    /// How long a pick counts without a word of the engine.
+    pub prediction_ttl: Duration,
+    /// Endpoints without events are credited with what they were sent.
+    pub approximate: bool,
+    /// For how long.
+    pub approximate_ttl: Duration,
+    /// With how many blocks, when their metrics do not say.
+    pub approximate_blocks: usize,
+    /// Tokenisers.
+    pub tokenizers: Vec<TokenizerFiles>,
+    /// Bytes that each tokeniser remembers.
+    pub tokenizer_memory: usize,
+    /// Longer bodies are tokenised elsewhere.
+    pub long_body: u64,
+    /// Where events come from.
+    pub events: KvEvents,
+    /// What subscribed topics begin with.
+    pub topic: String,
+}
+
+/// Where the files of a model's tokeniser lie, and which names it serves.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct TokenizerFiles {
+    /// What requests name that use no adapter.
+    pub model: String,
+    /// The folder.
+    pub path: PathBuf,
+    /// Further names of the model.
+    pub aliases: Vec<String>,
+    /// Adapters.
+    pub adapters: Vec<String>,
+}
+
+/// Where engines' events come from; an endpoint's labels go before the ports.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub enum KvEvents {
+    /// From nowhere.
+    Off,
+    /// Engines listen.
+    Connect {
+        /// Port of rank 0.
+        port: u16,
+        /// Port that repeats events.
+        replay_port: Option<u16>,
+        /// Data-parallel ranks.
+        ranks: u32,
+    },
+    /// Engines say where.
+    Discover,
+    /// Engines connect to us.
+    Listen(SocketAddr),
+}
+
+/// The section of the file.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(crate) struct Section {
+    block_size: u32,
+    max_bytes: Size,
+    prediction_ttl: Span,
+    approximate: bool,
+    approximate_ttl: Span,
+    approximate_blocks: usize,
+    tokenizers: Vec<Tokenizer>,
+    tokenizer_memory: Size,
+    long_body: Size,
+    events: Events,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
+#[serde(default)]
+struct Tokenizer {
+    model: String,
+    path: String,
+    aliases: Vec<String>,
+    adapters: Vec<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Events {
+    mode: String,
+    port: u16,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    replay_port: Option<u16>,
+    ranks: u32,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    topic: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    listen: Option<String>,
+}
+
+impl Default for Section {
+    fn default() -> Self {
+        Section {
+            block_size: 16,
+            max_bytes: Size(2 << 30),
+            prediction_ttl: Span(Duration::from_secs(5)),
+            approximate: true,
+            approximate_ttl: Span(Duration::from_secs(30 * 60)),
+            approximate_blocks: 31_250,
+            tokenizers: Vec::new(),
+            tokenizer_memory: Size(64 << 20),
+            long_body: Size(8 << 10),
+            events: Events::default(),
+        }
+    }
+}
+
+impl Default for Events {
+    fn default() -> Self {
+        Events {
+            mode: "off".to_owned(),
+            port: 5557,
+            replay_port: None,
+            ranks: 1,
+            topic: String::new(),
+            listen: None,
+        }
+    }
+}
+
+/// What the table cannot say: names that come twice, times of no length, an address that is none.
+pub(crate) fn check(section: &Section, out: &mut Decoded) {
+    for (key, span) in [
+        ("predictionTtl", section.prediction_ttl),
+        ("approximateTtl", section.approximate_ttl),
+    ] {
+        if span.0.is_zero() {
+            out.fault(&format!("kvIndex.{key}"), "must be longer than 0s");
+        }
+    }
+    if section.max_bytes.0 < 1 << 20 {
+        out.fault("kvIndex.maxBytes", "too small; at least 1Mi");
+    }
+    let mut names: Vec<&str> = Vec::new();
+    for (index, tokenizer) in section.tokenizers.iter().enumerate() {
+        let path = format!("kvIndex.tokenizers[{index}]");
+        if tokenizer.path.is_empty() && out.has(&format!("{path}.path")) {
+            out.fault(
+                &format!("{path}.path"),
+                "an empty text is no folder; name one",
+            );
+        }
+        let all = std::iter::once(&tokenizer.model);
+        for name in all.chain(&tokenizer.aliases).chain(&tokenizer.adapters) {
+            if names.contains(&name.as_str()) {
+                let what = format!("{} has a tokeniser already; keep one", shown(name));
+                out.fault(&path, what);
+            }
+            names.push(name);
+        }
+    }
+    let events = &section.events;
+    let listens = events.mode == "listen";
+    match &events.listen {
+        None if listens => {
+            let what = "`listen` needs an address to listen on: `listen: IP:PORT`";
+            out.fault("kvIndex.events.mode", what);
+        }
+        Some(at) if at.parse::<SocketAddr>().is_err() => {
+            let what = format!("{} is no address; expected IP:PORT", shown(at));
+            out.fault("kvIndex.events.listen", what);
+        }
+        Some(_) if !listens => {
+            let what = format!("has no effect with `mode: {}`; remove it", events.mode);
+            out.fault("kvIndex.events.listen", what);
+        }
+        None | Some(_) => {}
+    }
+}
+
+/// The section as it runs.
+pub(crate) fn build(section: &Section) -> KvIndex {
+    let events = &section.events;
+    let bytes = |size: Size| usize::try_from(size.0).unwrap_or(usize::MAX);
+    let listen = events.listen.as_deref().and_then(|at| at.parse().ok());
+    KvIndex {
+        block_size: section.block_size,
+        max_bytes: section.max_bytes.0,
+        prediction_ttl: section.prediction_ttl.0,
+        approximate: section.approximate,
+        approximate_ttl: section.approximate_ttl.0,
+        approximate_blocks: section.approximate_blocks,
+        tokenizers: section
+            .tokenizers
+            .iter()
+            .map(|files| TokenizerFiles {
+                model: files.model.clone(),
+                path: files.path.clone().into(),
+                aliases: files.aliases.clone(),
+                adapters: files.adapters.clone(),
+            })
+            .collect(),
+        tokenizer_memory: bytes(section.tokenizer_memory),
+        long_body: section.long_body.0,
+        events: match (events.mode.as_str(), listen) {
+            ("connect", _) => KvEvents::Connect {
+                port: events.port,
+                replay_port: events.replay_port,
+                ranks: events.ranks,
+            },
+            ("discover", _) => KvEvents::Discover,
+            ("listen", Some(at)) => KvEvents::Listen(at),
+            _ => KvEvents::Off,
+        },
+        topic: events.topic.clone(),
+    }
+}

@@ -1,0 +1,265 @@
+//! The prefix index as an operator sees it.
+
+use std::fmt::Write as _;
+
+use bytes::{Bytes, BytesMut};
+use http::StatusCode;
+use http_body_util::BodyExt as _;
+use hyper::body::Incoming;
+use serde_json::{Value, json};
+use wicketgate_wire::{Api, scan_request};
+
+use super::{counter, gauge};
+use crate::{pipeline::Pipeline, prefix::Prefixes};
+
+/// Sizes, counts and sources of the index; `null` when there is none.
+pub(super) fn summary(pipeline: &Pipeline) -> Value {
+    let Some(prefixes) = pipeline.prefixes() else {
+        return Value::Null;
+    };
+    let (stats, intake) = (prefixes.stats(), prefixes.intake());
+    let (exact, approximate) = prefixes.lives();
+    let (tokens, hits) = prefixes.counts().tokens();
+    let prompts: serde_json::Map<String, Value> = prefixes
+        .counts()
+        .prompts()
+        .map(|(how, count)| (how.label().to_owned(), count.into()))
+        .collect();
+    let sources: Vec<Value> = prefixes
+        .sources()
+        .iter()
+        .map(|source| {
+            let (stats, counts) = (&source.stats, &source.stats.counts);
+            json!({
+                "pool": source.pool,
+                "endpoint": source.endpoint,
+                "rank": stats.id.rank,
+                "connected": stats.connected,
+                "catching_up": stats.catching_up,
+                "waiting": stats.waiting,
+                "last": stats.last,
+                "lag_s": stats.lag,
+                "frames": counts.frames,
+                "gaps": counts.cursor.gaps,
+                "replays": counts.cursor.replays,
+                "restarts": counts.cursor.restarts,
+                "resets": counts.cursor.resets,
+                "skipped": counts.skipped(),
+                "mismatched": counts.applied.mismatched,
+            })
+        })
+        .collect();
+    json!({
+        "block_size": prefixes.block_size(),
+        "endpoints": {"exact": exact, "approximate": approximate},
+        "blocks": stats.blocks,
+        "placements": stats.placements,
+        "predicted": stats.predicted,
+        "orphans": stats.orphans,
+        "bytes": stats.bytes,
+        "prompts": prompts,
+        "prompt_tokens": tokens,
+        "hit_tokens": hits,
+        "waiting": intake.waiting,
+        "strays": intake.strays,
+        "sources": sources,
+    })
+}
+
+/// Who holds how much of the prompt of a request: its body is what a caller would send. Nothing is forwarded or changed.
+pub(super) async fn lookup(pipeline: &Pipeline, body: Incoming) -> (StatusCode, Value) {
+    let refused = |status, what: &str| (status, json!({"error": what}));
+    let Some(prefixes) = pipeline.prefixes() else {
+        return refused(StatusCode::NOT_FOUND, "there is no `kvIndex`");
+    };
+    let most = pipeline.settings().max_body;
+    let Some(body) = read(body, most).await else {
+        return refused(StatusCode::PAYLOAD_TOO_LARGE, "the body is too long");
+    };
+    let chat = scan_request(Api::ChatCompletions, &body);
+    let api = match &chat {
+        Ok(facts) if facts.messages > 0 => Api::ChatCompletions,
+        Ok(_) => Api::Completions,
+        Err(error) => return refused(StatusCode::BAD_REQUEST, &error.to_string()),
+    };
+    let Ok(facts) = scan_request(api, &body) else {
+        return refused(StatusCode::BAD_REQUEST, "the body cannot be read");
+    };
+    let model = facts.model.as_ref();
+    let model = model.map_or_else(String::new, |model| model.decode(&body).into_owned());
+    let content = crate::exchange::content(&facts, body);
+    let prefixes = std::sync::Arc::clone(prefixes);
+    let looked = tokio::task::spawn_blocking(move || {
+        let (how, prompted) = prefixes.read(api, &model, &content);
+        let block = u64::from(prefixes.block_size());
+        let holders: Vec<Value> = prefixes
+            .holders(&prompted.keys)
+            .iter()
+            .map(|holder| {
+                let [device, host, disk, all] = holder.blocks;
+                json!({
+                    "pool": holder.pool,
+                    "endpoint": holder.endpoint,
+                    "rank": holder.rank,
+                    "blocks": {"device": device, "host": host, "disk": disk, "any": all},
+                    "tokens": u64::from(all) * block,
+                })
+            })
+            .collect();
+        json!({
+            "prompt": how.label(),
+            "tokens": prompted.tokens,
+            "blocks": prompted.keys.len(),
+            "endpoints": holders,
+        })
+    });
+    match looked.await {
+        Ok(found) => (StatusCode::OK, found),
+        Err(_) => refused(StatusCode::INTERNAL_SERVER_ERROR, "the lookup failed"),
+    }
+}
+
+async fn read(mut body: Incoming, most: u64) -> Option<Bytes> {
+    let mut all = BytesMut::new();
+    while let Some(frame) = body.frame().await {
+        if let Ok(data) = frame.ok()?.into_data() {
+            if (all.len() + data.len()) as u64 > most {
+                return None;
+            }
+            all.extend_from_slice(&data);
+        }
+    }
+    Some(all.freeze())
+}
+
+/// What the metrics page says of the index.
+pub(super) fn metrics(page: &mut String, prefixes: &Prefixes) -> std::fmt::Result {
+    let (stats, intake) = (prefixes.stats(), prefixes.intake());
+    let (exact, approximate) = prefixes.lives();
+    let (tokens, hits) = prefixes.counts().tokens();
+    gauge(
+        page,
+        "kvindex_endpoints",
+        "Endpoints by how they are credited",
+    )?;
+    for (kind, count) in [("exact", exact), ("approximate", approximate)] {
+        writeln!(
+            page,
+            "wicketgate_kvindex_endpoints{{kind=\"{kind}\"}} {count}"
+        )?;
+    }
+    let gauges = [
+        ("kvindex_blocks", "Distinct blocks", stats.blocks as f64),
+        (
+            "kvindex_placements",
+            "Blocks that engines told of, each tier and endpoint counted",
+            stats.placements as f64,
+        ),
+        (
+            "kvindex_predicted_blocks",
+            "Blocks that picks promise",
+            stats.predicted as f64,
+        ),
+        (
+            "kvindex_orphans",
+            "Blocks that wait for their predecessor",
+            stats.orphans as f64,
+        ),
+        ("kvindex_bytes", "Memory of the index", stats.bytes as f64),
+        (
+            "kvevents_connected",
+            "Sources of KV events that are connected",
+            intake.connected as f64,
+        ),
+        (
+            "kvevents_sources",
+            "Sources of KV events",
+            intake.sources as f64,
+        ),
+        (
+            "kvevents_waiting",
+            "Messages that wait to be applied",
+            intake.waiting as f64,
+        ),
+        (
+            "kvevents_lag_seconds",
+            "Largest time from an engine's publishing to our applying",
+            intake.lag,
+        ),
+    ];
+    for (name, help, value) in gauges {
+        gauge(page, name, help)?;
+        writeln!(page, "wicketgate_{name} {value}")?;
+    }
+    counter(
+        page,
+        "kvindex_prompts",
+        "Requests by what became of their prompts",
+    )?;
+    for (how, count) in prefixes.counts().prompts() {
+        let how = how.label();
+        writeln!(
+            page,
+            "wicketgate_kvindex_prompts_total{{how=\"{how}\"}} {count}"
+        )?;
+    }
+    let counts = &intake.counts;
+    let counters = [
+        (
+            "kvindex_prompt_tokens",
+            "Prompt tokens of dispatched requests",
+            tokens,
+        ),
+        (
+            "kvindex_hit_tokens",
+            "Of those, tokens that were cached where the request went",
+            hits,
+        ),
+        ("kvevents_frames", "Messages received", counts.frames),
+        (
+            "kvevents_skipped",
+            "Messages and events that could not be read",
+            counts.skipped(),
+        ),
+        (
+            "kvevents_gaps",
+            "Times that a message was missing",
+            counts.cursor.gaps,
+        ),
+        (
+            "kvevents_replays",
+            "Replays asked for",
+            counts.cursor.replays,
+        ),
+        (
+            "kvevents_replay_failures",
+            "Replays that failed",
+            counts.replay_failures,
+        ),
+        (
+            "kvevents_restarts",
+            "New lives of publishers",
+            counts.cursor.restarts,
+        ),
+        (
+            "kvevents_resets",
+            "Times that a source was forgotten because something was missed",
+            counts.cursor.resets,
+        ),
+        (
+            "kvevents_mismatched",
+            "Blocks whose content differs from what was said before",
+            counts.applied.mismatched,
+        ),
+        (
+            "kvevents_strays",
+            "Messages on a shared port whose topic nobody waits for",
+            intake.strays,
+        ),
+    ];
+    for (name, help, value) in counters {
+        counter(page, name, help)?;
+        writeln!(page, "wicketgate_{name}_total {value}")?;
+    }
+    Ok(())
+}
