@@ -177,6 +177,9 @@ proptest! {
     #[test]
     fn accepted_as_by_a_tree_parser(body in prop_oneof![4 => mutated(), 1 => prop::collection::vec(any::<u8>(), 0..64)]) {
         let tree: Result<Value, _> = serde_json::from_slice(&without_surrogates(&body));
+        // The reference makes a float of each number and refuses what no float holds; a scanner makes none of them.
+        let too_large = |error: &serde_json::Error| error.to_string().starts_with("number out of range");
+        prop_assume!(!tree.as_ref().is_err_and(too_large));
         let is_object = tree.as_ref().is_ok_and(Value::is_object);
         for api in ALL {
             let scanned = scan_request(api, &body);
@@ -237,5 +240,17 @@ proptest! {
         prop_assert_eq!(found.decode(body.as_bytes()), text.as_str());
         prop_assert_eq!(found.decoded, text.len());
         prop_assert!(found.is(body.as_bytes(), &text));
+    }
+}
+
+/// Valid JSON, and the model server's to judge.
+#[test]
+fn numbers_that_no_float_holds_pass() {
+    for number in ["-0.10e+400", "1e999999999", "9007199254740993.5e-7000"] {
+        let body = format!(r#"{{"model":"m","x":{number}}}"#);
+        for api in ALL {
+            let facts = scan_request(api, body.as_bytes()).unwrap();
+            assert_eq!(facts.model.unwrap().decode(body.as_bytes()), "m");
+        }
     }
 }
