@@ -200,11 +200,7 @@ impl Gateway {
         let prefixes = match spec.prefix.clone() {
             Some(prefix) => {
                 // Reading a tokeniser takes a while.
-                let runtime = tokio::runtime::Handle::current();
-                let started = tokio::task::spawn_blocking(move || {
-                    let _inside = runtime.enter();
-                    Prefixes::start(clock, prefix)
-                });
+                let started = tokio::task::spawn_blocking(move || Prefixes::start(clock, prefix));
                 Some(
                     started
                         .await

@@ -15,6 +15,7 @@ use wicketgate_testkit::{
     client::{Caller, Version, call, full, request},
     cluster::{Command, Front, Gateway},
     envoy_binary, eventually,
+    process::Process,
 };
 
 use crate::wicketgate;
@@ -142,6 +143,16 @@ struct Rig {
 impl Rig {
     /// `None` where there is no Envoy.
     async fn start(command: Command, engines: Vec<Engine>, long_body: &str) -> Option<Rig> {
+        Rig::start_with(command, engines, long_body, "", &[]).await
+    }
+
+    async fn start_with(
+        command: Command,
+        engines: Vec<Engine>,
+        long_body: &str,
+        more: &str,
+        arguments: &[&str],
+    ) -> Option<Rig> {
         let envoy = match command {
             Command::Serve => None,
             Command::Epp => Some(envoy_binary()?),
@@ -153,10 +164,10 @@ impl Rig {
             .map(|(at, engine)| engine.line(&format!("e{at}")));
         let pool = format!("  endpoints:\n{}", lines.collect::<String>());
         let extra = format!(
-            "kvIndex:\n  longBody: {long_body}\n  tokenizers:\n  - {{model: m, path: \"{}\", adapters: [food]}}\n  events: {{mode: connect}}\n",
+            "kvIndex:\n  longBody: {long_body}\n  tokenizers:\n  - {{model: m, path: \"{}\", adapters: [food]}}\n  events: {{mode: connect}}\n{more}",
             files.path().display()
         );
-        let front = Front::start_with(wicketgate(), command, &pool, "", &extra, &[]).await;
+        let front = Front::start_with(wicketgate(), command, &pool, "", &extra, arguments).await;
         front.wait_scraped(engines.len()).await;
         let all: Vec<SocketAddr> = engines.iter().map(|e| e.handle.address()).collect();
         let gateway = match &envoy {
@@ -433,7 +444,8 @@ async fn credit_is_right_again_after_what_happens_to_engines() {
         fresh.turn(&rig).await;
         let (credits, _, cached) = fresh.turn(&rig).await;
         assert!(cached > 0 && credits == [cached], "{credits:?}, {cached}");
-        // A new engine on the old ports.
+        // A new engine on the old ports. Nothing of the old one's may still be on its way: it would pass for the new one's.
+        rig.caught_up().await;
         let engine = rig.engines.remove(0);
         rig.engines.push(engine.restarted(KvShape::Array).await);
         rig.heard(0).await;
@@ -494,4 +506,43 @@ async fn without_events_picks_are_remembered() {
     assert_eq!(index["endpoints"], json!({"exact": 0, "approximate": 3}));
     assert!(index["predicted"].as_u64().unwrap() > 0, "{index}");
     rig.front.assert_guards_at_zero().await;
+}
+
+/// Many chats at once over few places, so that steps ask for several requests: the log replays without the index.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_recorded_run_replays_without_the_index() {
+    let files = TempDir::new();
+    let log = files.path().join("run.jsonl").display().to_string();
+    let few = "plugins:\n- {type: concurrency-detector, parameters: {maxConcurrency: 2}}\nadmission:\n  saturationDetector: {pluginRef: concurrency-detector}\n";
+    let arguments = ["--record", log.as_str()];
+    let engines = three(false).await;
+    let rig = Rig::start_with(Command::Serve, engines, "1Ki", few, &arguments).await;
+    let mut rig = rig.unwrap();
+    let address = rig.address();
+    let talks = (0..16).map(|_| {
+        tokio::spawn(async move {
+            let mut talk = Talk::new("m", None);
+            for _ in 0..8 {
+                talk.say("user", words(20));
+                let answer = post(address, CHAT, &talk.body).await;
+                let content = answer["choices"][0]["message"]["content"].as_str();
+                talk.say("assistant", content.unwrap().to_owned());
+            }
+        })
+    });
+    for talk in talks.collect::<Vec<_>>() {
+        talk.await.unwrap();
+    }
+    rig.front.assert_guards_at_zero().await;
+    let index = rig.front.view("/debug/index").await;
+    assert!(index["hit_tokens"].as_u64() > Some(0), "{index}");
+    rig.front.process.terminate().await;
+    assert_eq!(rig.front.process.wait().await, Some(0));
+    let text = std::fs::read_to_string(&log).unwrap();
+    assert!(
+        text.contains("\"prefix\":[[["),
+        "no answer of the index was written down"
+    );
+    let mut replay = Process::start(wicketgate(), &["sim", "replay", &log]);
+    assert_eq!(replay.wait().await, Some(0), "{:?}", replay.words());
 }

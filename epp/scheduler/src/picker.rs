@@ -55,6 +55,8 @@ pub(crate) fn build(spec: &PluginSpec) -> Option<Box<dyn Picker>> {
         | PluginSpec::ActiveRequestScorer(_)
         | PluginSpec::TokenLoadScorer(_)
         | PluginSpec::PrefixCacheScorer(_)
+        | PluginSpec::NoHitLruScorer(_)
+        | PluginSpec::PrefixCacheAffinityFilter(_)
         | PluginSpec::LoraAffinityScorer
         | PluginSpec::SessionAffinityScorer(_)
         | PluginSpec::LabelSelectorFilter(_)

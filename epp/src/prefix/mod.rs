@@ -12,6 +12,8 @@
 
 mod life;
 mod prompt;
+#[cfg(test)]
+mod tests;
 mod text;
 mod view;
 
@@ -233,9 +235,6 @@ impl Prefixes {
     ///
     /// # Errors
     /// When a tokeniser cannot be read, or a port for events cannot be opened.
-    ///
-    /// # Panics
-    /// Outside of a Tokio runtime.
     pub fn start(clock: Clock, spec: PrefixSpec) -> Result<Arc<Prefixes>, PrefixError> {
         let mut by_name = HashMap::new();
         let mut all = Vec::new();
@@ -260,18 +259,12 @@ impl Prefixes {
             .thread_name("kv-events")
             .enable_all()
             .build()?;
-        let intake = {
-            let _inside = runtime.enter();
-            let config = IntakeConfig {
-                topic: spec.topic.clone(),
-                ..IntakeConfig::default()
-            };
-            let intake = Intake::new(config, Arc::clone(&index));
-            if let EventsFrom::Listen(at) = spec.events {
-                let at = intake.listen(at)?;
-                tracing::info!(%at, "engines may publish KV events here");
+        let intake = match intake(&runtime, &spec, &index) {
+            Ok(intake) => intake,
+            Err(error) => {
+                runtime.shutdown_background();
+                return Err(error.into());
             }
-            intake
         };
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         Ok(Arc::new(Prefixes {
@@ -488,6 +481,21 @@ fn endpoint(id: Incarnation, rank: u32) -> EndpointId {
         incarnation: id.0,
         rank,
     }
+}
+
+/// The intake, on threads of its own.
+fn intake(runtime: &Runtime, spec: &PrefixSpec, index: &Arc<Index>) -> std::io::Result<Intake> {
+    let _inside = runtime.enter();
+    let config = IntakeConfig {
+        topic: spec.topic.clone(),
+        ..IntakeConfig::default()
+    };
+    let intake = Intake::new(config, Arc::clone(index));
+    if let EventsFrom::Listen(at) = spec.events {
+        let at = intake.listen(at)?;
+        tracing::info!(%at, "engines may publish KV events here");
+    }
+    Ok(intake)
 }
 
 /// A tokeniser from its files.

@@ -113,6 +113,7 @@ impl Scheduler {
             full: snapshot.full,
             rng: &mut state.rng,
             scratch: &mut state.scratch,
+            cold: true,
             record: None,
         };
         if state.recording {
@@ -127,7 +128,9 @@ impl Scheduler {
                 removed: Vec::new(),
             }));
         }
-        self.handler.decide(&self.profiles, &mut cycle)
+        let decided = self.handler.decide(&self.profiles, &mut cycle);
+        state.cold = cycle.cold;
+        decided
     }
 
     /// Tells the plugins that the decision is carried out. Call it once, right after the choice.
@@ -145,6 +148,7 @@ impl Scheduler {
             profile: &decision.profile,
             target: target.id,
             now: state.now,
+            cold: state.cold,
         };
         let used = |profile: &&Profile| profile.name == decision.profile;
         for profile in self.profiles.iter().filter(used) {

@@ -23,6 +23,8 @@ pub(super) struct Cycle<'a> {
     pub(super) full: &'a [bool],
     pub(super) rng: &'a mut Rng,
     pub(super) scratch: &'a mut Scratch,
+    /// Nobody holds a part of the prompt, as far as was asked.
+    pub(super) cold: bool,
     pub(super) record: Option<Box<DecisionRecord>>,
 }
 
@@ -83,6 +85,13 @@ impl Profile {
         if self.reads.telemetry {
             for candidate in &mut candidates {
                 candidate.known = candidate.endpoint.telemetry.observed();
+            }
+        }
+        if self.reads.prefix {
+            let (request, prefix) = (cycle.context.request, cycle.context.prefix);
+            for candidate in &mut candidates {
+                candidate.cached = prefix.cached_tokens(request, candidate.endpoint.id);
+                cycle.cold &= candidate.cached == 0;
             }
         }
         self.filter(cycle, &mut candidates)?;
@@ -163,12 +172,6 @@ impl Profile {
         for candidate in group.iter_mut() {
             if heaviest > 0 {
                 candidate.share = f64::from(candidate.endpoint.weight) / f64::from(heaviest);
-            }
-            if self.reads.prefix {
-                let Context {
-                    request, prefix, ..
-                } = cycle.context;
-                candidate.cached = prefix.cached_tokens(request, candidate.endpoint.id);
             }
         }
         let mut rows: Vec<Vec<ScoreRecord>> = Vec::new();

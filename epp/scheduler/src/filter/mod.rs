@@ -1,5 +1,6 @@
 //! Filters: each says which candidates stay.
 
+mod affinity;
 mod bounded;
 mod labels;
 mod utilization;
@@ -38,6 +39,7 @@ pub(crate) fn build(spec: &PluginSpec) -> Option<Box<dyn Filter>> {
         PluginSpec::PrefillFilter => Box::new(labels::prefill()),
         PluginSpec::EncodeFilter => Box::new(labels::encode()),
         PluginSpec::UtilizationFilter(p) => Box::new(utilization::Limits(p.clone())),
+        PluginSpec::PrefixCacheAffinityFilter(p) => Box::new(affinity::Affinity(p.clone())),
         PluginSpec::BoundedLoadFilter(p) => Box::new(bounded::Bounded(p.clone())),
         PluginSpec::SingleProfileHandler
         | PluginSpec::QueueScorer
@@ -47,6 +49,7 @@ pub(crate) fn build(spec: &PluginSpec) -> Option<Box<dyn Filter>> {
         | PluginSpec::ActiveRequestScorer(_)
         | PluginSpec::TokenLoadScorer(_)
         | PluginSpec::PrefixCacheScorer(_)
+        | PluginSpec::NoHitLruScorer(_)
         | PluginSpec::LoraAffinityScorer
         | PluginSpec::SessionAffinityScorer(_)
         | PluginSpec::MaxScorePicker(_)

@@ -1,10 +1,10 @@
 //! Filters on tables.
 
 use crate::{
-    Endpoint, NoEndpoint, PluginSpec,
+    Endpoint, Incarnation, NoEndpoint, PluginSpec, PrefixView, RequestView,
     spec::{
         BoundedLoad, ByLabel, Condition, ConditionMetric, Expression, Operator, PickerParameters,
-        SchedulerSpec, Selector, Utilization,
+        PrefixAffinity, SchedulerSpec, Selector, Utilization,
     },
     tests::{Fleet, NOW, endpoint, labelled, request, sample, scraped},
 };
@@ -189,4 +189,51 @@ fn bounded_load_leaves_somebody_even_at_factor_one() {
     });
     let even = (1..=7).map(|id| running(id, 3, 1)).collect();
     assert_eq!(staying(filter, even).len(), 7);
+}
+
+/// Tokens cached on each endpoint, by place.
+struct Cached([u64; 3]);
+
+impl PrefixView for Cached {
+    fn cached_tokens(&self, _: &RequestView<'_>, endpoint: Incarnation) -> u64 {
+        let place = usize::try_from(endpoint.0).unwrap() - 1;
+        self.0[place]
+    }
+}
+
+#[test]
+fn prefixes_hold_unless_they_cost_too_much() {
+    // 1,000 tokens of a prompt, at 1,000 a second.
+    let spec = PrefixAffinity {
+        max_ttft_penalty_ms: 500.0,
+        peak_prefill_throughput: 1000.0,
+        ..PrefixAffinity::default()
+    };
+    let staying = |cached: [u64; 3], loads: [u64; 3]| {
+        let all = PickerParameters {
+            max_num_of_endpoints: 99,
+        };
+        let plugins = vec![
+            (PluginSpec::PrefixCacheAffinityFilter(spec.clone()), None),
+            (PluginSpec::RandomPicker(all), None),
+        ];
+        let endpoints = loads.iter().zip(1..).map(|(tokens, id)| {
+            let mut endpoint = endpoint(id);
+            endpoint.load.tokens = *tokens;
+            endpoint
+        });
+        let mut fleet = Fleet::new(&SchedulerSpec::one_profile(plugins), endpoints.collect());
+        let decision = fleet.choose_with(&request(), &Cached(cached)).unwrap();
+        let mut ids: Vec<_> = decision.targets.iter().map(|target| target.id.0).collect();
+        ids.sort_unstable();
+        ids
+    };
+    assert_eq!(staying([800, 799, 900], [0, 0, 0]), [1, 3]);
+    // Nobody holds enough of it.
+    assert_eq!(staying([799, 0, 0], [0, 0, 0]), [1, 2, 3]);
+    // The holder would take 200 ms + its load, the fastest other one 1 s.
+    assert_eq!(staying([800, 0, 0], [1300, 0, 0]), [1]);
+    assert_eq!(staying([800, 0, 0], [1301, 0, 0]), [1, 2, 3]);
+    // One holder within bounds is enough for all of them.
+    assert_eq!(staying([800, 0, 1000], [5000, 0, 0]), [1, 3]);
 }

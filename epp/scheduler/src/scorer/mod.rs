@@ -1,5 +1,6 @@
 //! Scorers: each gives a candidate a number from 0 to 1, or abstains.
 
+mod cold;
 mod engine;
 mod lora;
 mod own;
@@ -48,6 +49,8 @@ pub(crate) struct Dispatch<'a> {
     pub(crate) profile: &'a str,
     pub(crate) target: Incarnation,
     pub(crate) now: Nanos,
+    /// Nobody held a part of the prompt, as far as was asked.
+    pub(crate) cold: bool,
 }
 
 /// The scorer of a spec; none for plugins of other kinds.
@@ -60,6 +63,7 @@ pub(crate) fn build(name: &Arc<str>, spec: &PluginSpec) -> Option<Box<dyn Scorer
         PluginSpec::ActiveRequestScorer(p) => Box::new(own::Requests(p.clone())),
         PluginSpec::TokenLoadScorer(p) => Box::new(own::Tokens(p.clone())),
         PluginSpec::PrefixCacheScorer(p) => Box::new(prefix::Prefix(p.clone())),
+        PluginSpec::NoHitLruScorer(p) => Box::new(cold::Cold::new(name, p)),
         PluginSpec::LoraAffinityScorer => Box::new(lora::Lora),
         PluginSpec::SessionAffinityScorer(p) => session::build(name, p),
         PluginSpec::SingleProfileHandler
@@ -73,6 +77,7 @@ pub(crate) fn build(name: &Arc<str>, spec: &PluginSpec) -> Option<Box<dyn Scorer
         | PluginSpec::PrefillFilter
         | PluginSpec::EncodeFilter
         | PluginSpec::UtilizationFilter(_)
+        | PluginSpec::PrefixCacheAffinityFilter(_)
         | PluginSpec::BoundedLoadFilter(_) => return None,
     })
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::{
     Adapters, Endpoint, Incarnation, PluginSpec, PrefixView, RequestView, Sample,
-    spec::{ActiveRequest, LoadAware, PrefixCache, SchedulerSpec, TokenLoad},
+    spec::{ActiveRequest, LoadAware, NoHitLru, PrefixCache, SchedulerSpec, TokenLoad},
     tests::{Fleet, NOW, endpoint, request, sample, scraped},
 };
 
@@ -226,4 +226,34 @@ fn stale_readings_are_none() {
     for plugin in plugins {
         assert_eq!(scores(plugin, endpoints())[0], None);
     }
+}
+
+#[test]
+fn new_prompts_go_round() {
+    let spec = SchedulerSpec::one_profile(vec![(
+        PluginSpec::NoHitLruScorer(NoHitLru::default()),
+        None,
+    )]);
+    let mut fleet = Fleet::new(&spec, (1..=3).map(endpoint).collect());
+    fleet.state.recording(true);
+    let raw = |fleet: &mut Fleet, cached: &[u64]| {
+        let decision = fleet.choose_with(&request(), &Cached(cached.to_vec()));
+        let decision = decision.unwrap();
+        let scores = decision.record.as_ref().unwrap().candidates.iter();
+        let scores: Vec<f64> = scores.map(|c| c.scores[0].raw.unwrap()).collect();
+        let state = &mut fleet.state;
+        fleet.scheduler.after_dispatch(&request(), &decision, state);
+        (scores, decision.targets[0].id.0)
+    };
+    // Nobody had one yet: in the order of the list.
+    assert_eq!(raw(&mut fleet, &[]), (vec![1.0, 0.5, 0.0], 1));
+    assert_eq!(raw(&mut fleet, &[]), (vec![0.0, 1.0, 0.5], 2));
+    // A hit says nothing, and changes nothing.
+    assert_eq!(raw(&mut fleet, &[0, 0, 16]).0, [0.5; 3]);
+    assert_eq!(raw(&mut fleet, &[]), (vec![0.5, 0.0, 1.0], 3));
+    assert_eq!(raw(&mut fleet, &[]), (vec![1.0, 0.5, 0.0], 1));
+    // A single endpoint.
+    let mut alone = Fleet::new(&spec, vec![endpoint(1)]);
+    alone.state.recording(true);
+    assert_eq!(raw(&mut alone, &[]).0, [1.0]);
 }

@@ -204,6 +204,20 @@ pub(super) fn parameters(spec: &PluginSpec) -> Option<(&'static str, &'static st
                 "must be above 0",
             )
         }),
+        PluginSpec::NoHitLruScorer(p) => needs(p.lru_size > 0, "lruSize", "must be at least 1"),
+        PluginSpec::PrefixCacheAffinityFilter(p) => needs(
+            share(p.affinity_threshold),
+            "affinityThreshold",
+            "must be from 0 to 1",
+        )
+        .or_else(|| {
+            let ok = p.max_ttft_penalty_ms.is_finite() && p.max_ttft_penalty_ms >= 0.0;
+            needs(ok, "maxTTFTPenaltyMs", "must be a number from 0 on")
+        })
+        .or_else(|| {
+            let ok = positive(p.peak_prefill_throughput);
+            needs(ok, "peakPrefillThroughput", "must be above 0")
+        }),
         PluginSpec::SessionAffinityScorer(p) => {
             let config = &p.session_id_config;
             needs(

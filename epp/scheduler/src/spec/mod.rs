@@ -18,8 +18,9 @@ pub use nearest::nearest;
 pub use parameters::{PluginError, PluginErrorKind, plugin_from_parameters};
 pub use plugin::{
     ActiveRequest, BoundedLoad, ByLabel, Condition, ConditionMetric, EncodedEndpointHeader,
-    Expression, LoadAware, Operator, PickerParameters, PluginSpec, PrefixCache, Selector,
-    SessionAffinity, SessionIdConfig, SessionSource, SessionStrategy, TokenLoad, Utilization,
+    Expression, LoadAware, NoHitLru, Operator, PickerParameters, PluginSpec, PrefixAffinity,
+    PrefixCache, Selector, SessionAffinity, SessionIdConfig, SessionSource, SessionStrategy,
+    TokenLoad, Utilization,
 };
 
 /// Plugins and profiles of a scheduler.

@@ -11,8 +11,8 @@ use super::{
     check, nearest,
     plugin::{
         ActiveRequest, BoundedLoad, ByLabel, Condition, ConditionMetric, Expression, LoadAware,
-        Operator, PickerParameters, PrefixCache, Selector, SessionAffinity, SessionSource,
-        SessionStrategy, TokenLoad, Utilization,
+        NoHitLru, Operator, PickerParameters, PrefixAffinity, PrefixCache, Selector,
+        SessionAffinity, SessionSource, SessionStrategy, TokenLoad, Utilization,
     },
 };
 
@@ -109,6 +109,7 @@ fn build(type_name: &str, parameters: &Value) -> Result<PluginSpec, Fault> {
         "active-request-scorer" => PluginSpec::ActiveRequestScorer(active_request(&mut fields)?),
         "token-load-scorer" => PluginSpec::TokenLoadScorer(token_load(&mut fields)?),
         "prefix-cache-scorer" => PluginSpec::PrefixCacheScorer(prefix_cache(&mut fields)?),
+        "no-hit-lru-scorer" => PluginSpec::NoHitLruScorer(no_hit_lru(&mut fields)?),
         "lora-affinity-scorer" => PluginSpec::LoraAffinityScorer,
         "session-affinity-scorer" => PluginSpec::SessionAffinityScorer(session(&mut fields)?),
         "max-score-picker" => PluginSpec::MaxScorePicker(picker(&mut fields)?),
@@ -121,6 +122,9 @@ fn build(type_name: &str, parameters: &Value) -> Result<PluginSpec, Fault> {
         "prefill-filter" => PluginSpec::PrefillFilter,
         "encode-filter" => PluginSpec::EncodeFilter,
         "utilization-filter" => PluginSpec::UtilizationFilter(utilization(&mut fields)?),
+        "prefix-cache-affinity-filter" => {
+            PluginSpec::PrefixCacheAffinityFilter(prefix_affinity(&mut fields)?)
+        }
         "bounded-load-filter" => PluginSpec::BoundedLoadFilter(bounded_load(&mut fields)?),
         other => return Err(unsupported(other)),
     };
@@ -183,6 +187,34 @@ fn prefix_cache(fields: &mut Fields<'_>) -> Result<PrefixCache, Fault> {
         match_length_weight: fields.number("matchLengthWeight", default.match_length_weight)?,
         match_length_scale_tokens: fields
             .number("matchLengthScaleTokens", default.match_length_scale_tokens)?,
+    })
+}
+
+fn no_hit_lru(fields: &mut Fields<'_>) -> Result<NoHitLru, Fault> {
+    for name in [
+        "prefixPluginType",
+        "prefixPluginName",
+        "prefixMatchInfoProducerName",
+    ] {
+        fields.text(name)?;
+    }
+    Ok(NoHitLru {
+        lru_size: fields.integer("lruSize", NoHitLru::default().lru_size)?,
+    })
+}
+
+fn prefix_affinity(fields: &mut Fields<'_>) -> Result<PrefixAffinity, Fault> {
+    let default = PrefixAffinity::default();
+    fields.one_of("ttftSource", &[("prefillThroughput", ())])?;
+    if fields.number("explorationProbability", 0.0)? != 0.0 {
+        let what = "exploration is not supported here; use 0";
+        return Err(Fault::value("explorationProbability".to_owned(), what));
+    }
+    Ok(PrefixAffinity {
+        affinity_threshold: fields.number("affinityThreshold", default.affinity_threshold)?,
+        max_ttft_penalty_ms: fields.number("maxTTFTPenaltyMs", default.max_ttft_penalty_ms)?,
+        peak_prefill_throughput: fields
+            .number("peakPrefillThroughput", default.peak_prefill_throughput)?,
     })
 }
 

@@ -26,6 +26,8 @@ pub enum PluginSpec {
     TokenLoadScorer(TokenLoad),
     /// Share of the prompt that is cached there.
     PrefixCacheScorer(PrefixCache),
+    /// New prompts where new prompts went least recently.
+    NoHitLruScorer(NoHitLru),
     /// Whether the adapter is loaded, or a slot is free for it.
     LoraAffinityScorer,
     /// 1 for the endpoint that a session is bound to.
@@ -50,6 +52,8 @@ pub enum PluginSpec {
     EncodeFilter,
     /// Every metric at or below its limit.
     UtilizationFilter(Utilization),
+    /// Where most of the prompt is cached, unless that is much slower.
+    PrefixCacheAffinityFilter(PrefixAffinity),
     /// Ours: own requests in flight at most a factor over the mean.
     BoundedLoadFilter(BoundedLoad),
 }
@@ -66,6 +70,7 @@ impl PluginSpec {
             PluginSpec::ActiveRequestScorer(_) => "active-request-scorer",
             PluginSpec::TokenLoadScorer(_) => "token-load-scorer",
             PluginSpec::PrefixCacheScorer(_) => "prefix-cache-scorer",
+            PluginSpec::NoHitLruScorer(_) => "no-hit-lru-scorer",
             PluginSpec::LoraAffinityScorer => "lora-affinity-scorer",
             PluginSpec::SessionAffinityScorer(_) => "session-affinity-scorer",
             PluginSpec::MaxScorePicker(_) => "max-score-picker",
@@ -78,6 +83,7 @@ impl PluginSpec {
             PluginSpec::PrefillFilter => "prefill-filter",
             PluginSpec::EncodeFilter => "encode-filter",
             PluginSpec::UtilizationFilter(_) => "utilization-filter",
+            PluginSpec::PrefixCacheAffinityFilter(_) => "prefix-cache-affinity-filter",
             PluginSpec::BoundedLoadFilter(_) => "bounded-load-filter",
         }
     }
@@ -93,6 +99,7 @@ impl PluginSpec {
             | PluginSpec::ActiveRequestScorer(_)
             | PluginSpec::TokenLoadScorer(_)
             | PluginSpec::PrefixCacheScorer(_)
+            | PluginSpec::NoHitLruScorer(_)
             | PluginSpec::LoraAffinityScorer
             | PluginSpec::SessionAffinityScorer(_) => PluginKind::Scorer,
             PluginSpec::MaxScorePicker(_)
@@ -105,6 +112,7 @@ impl PluginSpec {
             | PluginSpec::PrefillFilter
             | PluginSpec::EncodeFilter
             | PluginSpec::UtilizationFilter(_)
+            | PluginSpec::PrefixCacheAffinityFilter(_)
             | PluginSpec::BoundedLoadFilter(_) => PluginKind::Filter,
         }
     }
@@ -174,6 +182,43 @@ impl Default for PrefixCache {
         PrefixCache {
             match_length_weight: 0.0,
             match_length_scale_tokens: 8192.0,
+        }
+    }
+}
+
+/// Parameters of `no-hit-lru-scorer`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
+pub struct NoHitLru {
+    /// Endpoints that are remembered.
+    pub lru_size: u32,
+}
+
+impl Default for NoHitLru {
+    fn default() -> Self {
+        NoHitLru { lru_size: 1024 }
+    }
+}
+
+/// Parameters of `prefix-cache-affinity-filter`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
+pub struct PrefixAffinity {
+    /// Share of the prompt from which on an endpoint counts as holding it, 0 to 1.
+    pub affinity_threshold: f64,
+    /// How much longer a caller may wait for such an endpoint than for the fastest, in milliseconds.
+    #[serde(rename = "maxTTFTPenaltyMs")]
+    pub max_ttft_penalty_ms: f64,
+    /// Prompt tokens that an engine computes in a second.
+    pub peak_prefill_throughput: f64,
+}
+
+impl Default for PrefixAffinity {
+    fn default() -> Self {
+        PrefixAffinity {
+            affinity_threshold: 0.8,
+            max_ttft_penalty_ms: 18_000.0,
+            peak_prefill_throughput: 15_928.0,
         }
     }
 }

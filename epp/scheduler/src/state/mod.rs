@@ -18,6 +18,9 @@ pub struct State {
     pub(crate) rng: Rng,
     /// The instant of the last choice, which is that of the dispatch after it.
     pub(crate) now: Nanos,
+    /// Nobody held a part of the last choice's prompt.
+    #[serde(default)]
+    pub(crate) cold: bool,
     pub(crate) sessions: Sessions,
     pub(crate) recording: bool,
     #[serde(skip)]
@@ -38,6 +41,7 @@ impl State {
         State {
             rng: Rng::new(seed),
             now: 0,
+            cold: true,
             sessions: Sessions::default(),
             recording: false,
             scratch: Scratch::default(),

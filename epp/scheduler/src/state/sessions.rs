@@ -56,6 +56,11 @@ impl Sessions {
         (now.saturating_sub(binding.used) <= limits.ttl).then_some(binding.endpoint)
     }
 
+    /// When `id` was bound last, as a number that grows; `None` if it is not.
+    pub(crate) fn turn(&self, plugin: &str, id: &str) -> Option<u64> {
+        Some(self.0.get(plugin)?.by_id.get(id)?.turn)
+    }
+
     /// Binds `id`, or uses its binding again.
     pub(crate) fn bind(
         &mut self,

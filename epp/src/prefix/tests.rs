@@ -1,0 +1,218 @@
+//! What a request's prompt comes to, and what keeps an index from starting.
+
+use std::{net::TcpListener, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use wicketgate_pool::scheduler::{Incarnation, PrefixView, RequestView};
+use wicketgate_wire::{EngineKind, scan_request};
+
+use super::*;
+
+fn spec() -> PrefixSpec {
+    PrefixSpec {
+        block_size: 16,
+        max_bytes: 1 << 30,
+        prediction_ttl: Duration::from_secs(5),
+        approximate: Some(Approximate {
+            ttl: Duration::from_secs(60),
+            blocks: 8,
+        }),
+        tokenizers: Vec::new(),
+        tokenizer_memory: 1 << 20,
+        long_body: 1 << 10,
+        events: EventsFrom::Off,
+        topic: String::new(),
+        seed: 7,
+    }
+}
+
+/// One token for each byte of the body.
+struct Bytewise;
+
+impl Tokens for Bytewise {
+    fn tokens(&self, _: Api, body: &[u8]) -> Result<Vec<u32>, TokensError> {
+        Ok(body.iter().map(|byte| u32::from(*byte)).collect())
+    }
+}
+
+fn bytewise() -> PrefixSpec {
+    PrefixSpec {
+        tokenizers: vec![TokenizerSpec {
+            model: "m".into(),
+            aliases: vec!["latest".to_owned()],
+            adapters: vec!["food".to_owned()],
+            source: TokenizerSource::Ready(Arc::new(Bytewise)),
+        }],
+        ..spec()
+    }
+}
+
+fn start(spec: PrefixSpec) -> Arc<Prefixes> {
+    Prefixes::start(Clock::start(), spec).unwrap()
+}
+
+fn content(api: Api, body: &str) -> Content {
+    let facts = scan_request(api, body.as_bytes()).unwrap();
+    crate::exchange::content(&facts, Bytes::copy_from_slice(body.as_bytes()))
+}
+
+fn read(prefixes: &Prefixes, api: Api, model: &str, body: &str) -> (How, Prompted) {
+    prefixes.read(api, model, &content(api, body))
+}
+
+fn ids(count: u32) -> String {
+    let ids: Vec<String> = (0..count).map(|id| id.to_string()).collect();
+    format!(r#"{{"prompt":[{}]}}"#, ids.join(","))
+}
+
+fn join(prefixes: &Arc<Prefixes>, id: u64) -> Life {
+    prefixes.join(LifeSpec {
+        id: Incarnation(id),
+        pool: "main".into(),
+        models: Vec::new().into(),
+        name: format!("e{id}").into(),
+        address: "127.0.0.1:9".into(),
+        engine: EngineKind::Vllm,
+        labels: Default::default(),
+    })
+}
+
+fn view(id: u64, keys: &[u64], tokens: u64) -> RequestView<'_> {
+    RequestView {
+        id,
+        model: "m",
+        prompt_tokens: tokens,
+        output_tokens: 1,
+        session: None,
+        session_hash: None,
+        subset: None,
+        priority: 0,
+        headers: &[],
+        keys,
+    }
+}
+
+#[tokio::test]
+async fn every_prompt_comes_to_something() {
+    let prefixes = start(bytewise());
+    let long = "x".repeat(64);
+    let text = format!(r#"{{"prompt":"{long}"}}"#);
+    let chat = format!(r#"{{"messages":[{{"role":"user","content":"{long}"}}]}}"#);
+    let image = r#"{"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"u"}}]}]}"#;
+    let two = r#"{"prompt":["a","b"]}"#;
+    let cut = r#"{"prompt":[1,2,3],"truncate_prompt_tokens":2}"#;
+    let negative = r#"{"prompt":[1,-2,3]}"#;
+    let (chats, completions) = (Api::ChatCompletions, Api::Completions);
+    for (api, model, body, how) in [
+        (completions, "m", text.as_str(), How::Tokenized),
+        (chats, "latest", &chat, How::Tokenized),
+        (chats, "", &chat, How::Tokenized),
+        (completions, "anything", &ids(3), How::Ids),
+        (chats, "other", &chat, How::Text),
+        (chats, "m", image, How::Unsupported),
+        (completions, "m", two, How::Unsupported),
+        (completions, "m", cut, How::Unsupported),
+        (completions, "m", negative, How::Failed),
+        (Api::Embeddings, "m", r#"{"input":"a"}"#, How::None),
+    ] {
+        assert_eq!(read(&prefixes, api, model, body).0, how, "{body}");
+    }
+    let exact = PrefixSpec {
+        approximate: None,
+        ..bytewise()
+    };
+    let (how, prompted) = read(&start(exact), chats, "other", &chat);
+    assert_eq!((how, prompted), (How::Unknown, Prompted::default()));
+}
+
+#[tokio::test]
+async fn keys_tell_models_adapters_and_domains_apart() {
+    let prefixes = start(bytewise());
+    let body = ids(49);
+    let of = |model: &str, body: &str| {
+        let (_, prompted) = read(&prefixes, Api::Completions, model, body);
+        assert_eq!(prompted.tokens, Some(49));
+        assert_eq!(prompted.keys.len(), 3);
+        prompted.keys
+    };
+    let salted = body.replace("]}", r#"],"cache_salt":"s"}"#);
+    assert_eq!(of("m", &body), of("latest", &body));
+    assert_eq!(of("m", &body), of("", &body));
+    for other in [of("food", &body), of("unknown", &body), of("m", &salted)] {
+        assert_ne!(of("m", &body)[0], other[0]);
+    }
+    // The last token is computed anew.
+    let (_, prompted) = read(&prefixes, Api::Completions, "m", &ids(48));
+    assert_eq!(prompted.keys.len(), 2);
+}
+
+#[tokio::test]
+async fn a_pick_is_known_at_once_and_goes_with_its_endpoint() {
+    let prefixes = start(spec());
+    let (one, two) = (join(&prefixes, 1), join(&prefixes, 2));
+    let live = LiveView::new(Arc::clone(&prefixes));
+    let (_, prompted) = read(&prefixes, Api::Completions, "m", &ids(101));
+    let keys = &prompted.keys;
+    assert!(!live.look(&view(1, keys, 101)));
+    live.picked(&view(1, keys, 101), Incarnation(2));
+    let cached = |id: u64, keys: &[u64]| {
+        live.look(&view(id, keys, 101));
+        [1, 2].map(|at| live.cached_tokens(&view(id, keys, 101), Incarnation(at)))
+    };
+    assert_eq!(cached(2, keys), [0, 96]);
+    assert_eq!(cached(3, &keys[..2]), [0, 32]);
+    // Room for eight blocks: the older pick gives way, from its end on.
+    let (_, other) = read(&prefixes, Api::Completions, "other", &ids(101));
+    live.picked(&view(4, &other.keys, 101), Incarnation(2));
+    assert_eq!(cached(5, &other.keys), [0, 96]);
+    assert_eq!(cached(6, keys), [0, 32]);
+    assert_eq!(prefixes.counts().tokens(), (202, 0));
+    drop(two);
+    assert_eq!(cached(7, &other.keys), [0, 0]);
+    live.picked(&view(8, keys, 101), Incarnation(2));
+    assert_eq!(cached(9, keys), [0, 0], "nobody is there");
+    assert_eq!(prefixes.lives(), (0, 1));
+    drop(one);
+    assert_eq!((prefixes.lives(), prefixes.stats().endpoints), ((0, 0), 0));
+}
+
+/// Answers are of the moment of the question, whatever happens meanwhile.
+#[tokio::test]
+async fn answers_do_not_change_between_questions() {
+    let prefixes = start(spec());
+    let life = join(&prefixes, 1);
+    let (live, other) = (
+        LiveView::new(Arc::clone(&prefixes)),
+        LiveView::new(Arc::clone(&prefixes)),
+    );
+    let (_, prompted) = read(&prefixes, Api::Completions, "m", &ids(33));
+    let asked = view(1, &prompted.keys, 33);
+    live.look(&asked);
+    other.picked(&view(2, &prompted.keys, 33), Incarnation(1));
+    assert_eq!(live.cached_tokens(&asked, Incarnation(1)), 0);
+    assert!(live.look(&asked));
+    assert_eq!(live.cached_tokens(&asked, Incarnation(1)), 32);
+    drop(life);
+}
+
+#[tokio::test]
+async fn what_keeps_it_from_starting_is_said() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let listen = PrefixSpec {
+        events: EventsFrom::Listen(taken.local_addr().unwrap()),
+        ..spec()
+    };
+    let mut missing = bytewise();
+    missing.tokenizers[0].source = TokenizerSource::Folder("/does/not/exist".into());
+    for (spec, says) in [
+        (listen, "KV events: "),
+        (
+            missing,
+            "tokenizer of m: /does/not/exist/tokenizer.json: entity not found",
+        ),
+    ] {
+        let error = Prefixes::start(Clock::start(), spec);
+        let error = error.err().unwrap().to_string();
+        assert!(error.starts_with(says), "{error}");
+    }
+}
