@@ -14,7 +14,7 @@ use wicketgate_testkit::{
     TempDir,
     client::{Caller, Version, call, full, request},
     cluster::{Command, Front, Gateway},
-    envoy_binary, eventually,
+    envoy_binary, eventually, free_address,
     process::Process,
 };
 
@@ -43,16 +43,23 @@ impl Engine {
         replay: Option<SocketAddr>,
         shape: KvShape,
     ) -> Engine {
+        let events = KvEventsConfig {
+            replay,
+            shape,
+            ..KvEventsConfig::at(events, "kv@pod@m".to_owned())
+        };
+        Engine::publishing(api, events).await
+    }
+
+    async fn publishing(api: SocketAddr, events: KvEventsConfig) -> Engine {
         let config = EngineConfig {
             num_blocks: 4000,
             loras: vec!["food".to_owned()],
             ..EngineConfig::instant("m")
         };
         let events = KvEventsConfig {
-            replay,
-            shape,
             loras: config.loras.clone(),
-            ..KvEventsConfig::at(events, "kv@pod@m".to_owned())
+            ..events
         };
         let publisher = Arc::new(KvPublisher::start(events).await.unwrap());
         let listener = TcpListener::bind(api).await.unwrap();
@@ -545,4 +552,52 @@ async fn a_recorded_run_replays_without_the_index() {
     );
     let mut replay = Process::start(wicketgate(), &["sim", "replay", &log]);
     assert_eq!(replay.wait().await, Some(0), "{:?}", replay.words());
+}
+
+/// Engines that connect to us are told apart by their topics; without a tokeniser they say themselves what their model is.
+#[tokio::test(flavor = "multi_thread")]
+async fn engines_may_come_to_us() {
+    let port = free_address();
+    let mut engines = Vec::new();
+    let mut pool = "  endpoints:\n".to_owned();
+    for name in ["e0", "e1"] {
+        let events = KvEventsConfig {
+            connect: true,
+            ..KvEventsConfig::at(port, format!("kv@{name}@m"))
+        };
+        let engine = Engine::publishing(loopback(), events).await;
+        let address = engine.handle.address();
+        pool += &format!(
+            "  - {{name: {name}, address: \"{address}\", labels: {{kv-events-topic: {name}}}}}\n"
+        );
+        engines.push(engine);
+    }
+    let extra =
+        format!("kvIndex:\n  approximate: false\n  events: {{mode: listen, listen: \"{port}\"}}\n");
+    let front = Front::start_with(wicketgate(), Command::Serve, &pool, "", &extra, &[]).await;
+    front.wait_scraped(2).await;
+    let rig = Rig {
+        front,
+        gateway: None,
+        engines,
+        _files: TempDir::new(),
+    };
+    for at in 0..2 {
+        rig.heard(at).await;
+    }
+    for (model, first) in [("m", 6000), ("food", 6000), ("m", 8000)] {
+        let ids: Vec<u32> = (0..161).map(|at| first + at).collect();
+        let body = json!({"model": model, "prompt": ids, "max_tokens": 4});
+        let (home, answer) = rig.send("/v1/completions", &body).await;
+        assert_eq!(cached(&answer), 0, "{model}");
+        rig.caught_up().await;
+        let mut expected = vec![0; 2];
+        expected[home] = 160;
+        assert_eq!(rig.credits(&body).await, expected, "{model}");
+        let (again, answer) = rig.send("/v1/completions", &body).await;
+        assert_eq!((again, cached(&answer)), (home, 160), "{model}");
+    }
+    let index = rig.front.view("/debug/index").await;
+    assert_eq!(index["endpoints"], json!({"exact": 2, "approximate": 0}));
+    rig.front.assert_guards_at_zero().await;
 }

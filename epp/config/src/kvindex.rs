@@ -3,6 +3,7 @@
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::{
     decode::Decoded,
@@ -136,6 +137,24 @@ impl Default for Events {
             topic: String::new(),
             listen: None,
         }
+    }
+}
+
+impl Section {
+    /// Takes over a size that stands elsewhere in the file.
+    pub(crate) fn set(&mut self, key: &str, value: &Value) -> Result<(), String> {
+        let most = match key {
+            "blockSize" => 4096,
+            _ => 3_000_000,
+        };
+        let size = value.as_u64().filter(|size| (1..=most).contains(size));
+        let size = size.and_then(|size| u32::try_from(size).ok());
+        let size = size.ok_or_else(|| format!("expected a whole number from 1 to {most}"))?;
+        match key {
+            "blockSize" => self.block_size = size,
+            _ => self.approximate_blocks = size as usize,
+        }
+        Ok(())
     }
 }
 

@@ -18,14 +18,16 @@ pub(super) enum Role {
     Extractor,
     Parser,
     Producer,
+    Prefixes,
 }
 
-const BUILT_IN: [(&str, Role); 5] = [
+const BUILT_IN: [(&str, Role); 6] = [
     ("metrics-data-source", Role::Source),
     ("core-metrics-extractor", Role::Extractor),
     ("openai-parser", Role::Parser),
     ("passthrough-parser", Role::Parser),
     ("inflight-load-producer", Role::Producer),
+    ("approx-prefix-cache-producer", Role::Prefixes),
 ];
 
 /// The built-in types.
@@ -81,7 +83,7 @@ fn refer(raw: &Raw, path: &str, name: &str, wanted: Role, out: &mut Decoded) {
                 Role::Source => "data source",
                 Role::Extractor => "extractor",
                 Role::Parser => "parser",
-                Role::Producer => "producer",
+                Role::Producer | Role::Prefixes => "producer",
             };
             out.fault(&path, format!("{} is no {wanted}", shown(name)));
         }
@@ -98,6 +100,10 @@ pub(super) fn parameters(raw: &mut Raw, out: &mut Decoded) {
         let Some(role) = role(&plugin.type_name) else {
             continue;
         };
+        if role == Role::Prefixes {
+            // To list it is to ask for what it knows.
+            raw.kv_index.get_or_insert_default();
+        }
         let parameters = match &plugin.parameters {
             Value::Null => &none,
             Value::Object(map) => map,
@@ -112,6 +118,10 @@ pub(super) fn parameters(raw: &mut Raw, out: &mut Decoded) {
                 Role::Source => source(&mut raw.telemetry, key, value, &path, out),
                 Role::Extractor => extractor(&mut raw.telemetry, key, value, &path, out),
                 Role::Producer => producer(key, value),
+                Role::Prefixes => {
+                    let section = raw.kv_index.get_or_insert_default();
+                    prefixes(section, key, value, &path, out)
+                }
                 Role::Parser => Err(unknown(key)),
             };
             if let Err(what) = taken {
@@ -192,6 +202,40 @@ fn extractor(
         ("engineConfigs", _) => Err(not_yet(key)),
         _ => Err(unknown(key)),
     }
+}
+
+/// Where `kvIndex` has the key itself, that one holds.
+fn prefixes(
+    section: &mut crate::kvindex::Section,
+    key: &str,
+    value: &Value,
+    path: &str,
+    out: &mut Decoded,
+) -> Result<(), String> {
+    let ours = match key {
+        "blockSizeTokens" => "blockSize",
+        "lruCapacityPerServer" => "approximateBlocks",
+        "autoTune" if value.is_boolean() => {
+            if value == false {
+                out.warn(path, "has no effect: what engines report goes first");
+            }
+            return Ok(());
+        }
+        "autoTune" => return Err("expected true or false".to_owned()),
+        "maxPrefixTokensToMatch" | "maxPrefixBlocksToMatch" if value.is_u64() => {
+            out.warn(path, "has no effect: prompts are matched as a whole");
+            return Ok(());
+        }
+        "maxPrefixTokensToMatch" | "maxPrefixBlocksToMatch" => {
+            return Err("expected a whole number".to_owned());
+        }
+        _ => return Err(unknown(key)),
+    };
+    if out.has(&format!("kvIndex.{ours}")) {
+        out.warn(path, format!("has no effect: `kvIndex.{ours}` is set"));
+        return Ok(());
+    }
+    section.set(ours, value)
 }
 
 /// Output tokens are not part of the counts here, which is llm-d's default too.

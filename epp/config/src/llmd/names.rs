@@ -2,7 +2,6 @@
 
 /// Data producers, admitters, request and response plugins, parsers, data sources, flow control.
 pub(super) const KNOWN: &[&str] = &[
-    "approx-prefix-cache-producer",
     "precise-prefix-cache-producer",
     "burst-prefix-cache-producer",
     "token-producer",
