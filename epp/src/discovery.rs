@@ -26,7 +26,7 @@ use wicketgate_wire::EngineKind;
 use crate::{
     http::Upstreams,
     metrics::Metrics,
-    prefix::{Life, LifeSpec, Prefixes},
+    prefix::{Life, LifeSpec, Prefixes, same_events},
     shell::PoolShell,
     telemetry::{self, ScrapePolicy, ScrapeTarget, Scraper},
 };
@@ -61,7 +61,7 @@ struct Member {
     /// Stops with the life.
     _scraper: Scraper,
     /// What the prefix index knows of it.
-    _life: Option<Life>,
+    life: Option<Life>,
 }
 
 /// The prefix index, and what a pool's lives are called there.
@@ -127,6 +127,11 @@ impl Directory {
             match members.get_mut(name) {
                 Some(member) if member.wanted == *wanted => {}
                 Some(member) => {
+                    if !same_events(&member.wanted.labels, &wanted.labels) {
+                        // The old one must be gone first: they have one number.
+                        member.life = None;
+                        member.life = self.life(member.id, wanted);
+                    }
                     member.wanted = wanted.clone();
                     delta.change.push((member.id, spec(wanted)));
                 }
@@ -172,25 +177,28 @@ impl Directory {
         };
         let (shell, metrics) = (Arc::clone(&self.shell), Arc::clone(&self.metrics));
         // In the index before its first scrape says how large its cache is.
-        let life = self.cached.as_ref().map(|cached| {
-            cached.prefixes.join(LifeSpec {
-                id,
-                pool: Arc::clone(&cached.pool),
-                models: Arc::clone(&cached.models),
-                name: Arc::clone(&wanted.name),
-                address: Arc::clone(&wanted.address),
-                engine: wanted.engine,
-                labels: wanted.labels.clone(),
-            })
-        });
+        let life = self.life(id, wanted);
         let prefixes = self.cached.as_ref();
         let prefixes = prefixes.map(|cached| Arc::clone(&cached.prefixes));
         Member {
             id,
             wanted: wanted.clone(),
             _scraper: telemetry::start(target, self.policy.clone(), shell, metrics, prefixes),
-            _life: life,
+            life,
         }
+    }
+
+    fn life(&self, id: Incarnation, wanted: &EndpointEntry) -> Option<Life> {
+        let cached = self.cached.as_ref()?;
+        Some(cached.prefixes.join(LifeSpec {
+            id,
+            pool: Arc::clone(&cached.pool),
+            models: Arc::clone(&cached.models),
+            name: Arc::clone(&wanted.name),
+            address: Arc::clone(&wanted.address),
+            engine: wanted.engine,
+            labels: wanted.labels.clone(),
+        }))
     }
 }
 

@@ -30,6 +30,12 @@ const REPLAY_PORT: &str = "kv-replay-port";
 const RANKS: &str = "kv-events-ranks";
 const TOPIC: &str = "kv-events-topic";
 
+/// Whether two sets of labels say the same about where events come from.
+pub(crate) fn same_events(a: &BTreeMap<String, String>, b: &BTreeMap<String, String>) -> bool {
+    let labels = [PORT, REPLAY_PORT, RANKS, TOPIC];
+    labels.iter().all(|label| a.get(*label) == b.get(*label))
+}
+
 /// Who joins.
 #[derive(Clone, Debug)]
 pub struct LifeSpec {

@@ -43,6 +43,7 @@ use crate::{
     kvevents::{Intake, IntakeConfig, IntakeStats, SourceStats},
 };
 
+pub(crate) use life::same_events;
 pub use life::{Life, LifeSpec};
 pub use prompt::{Content, How, Prompted, Tokens};
 pub use view::LiveView;

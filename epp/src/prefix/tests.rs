@@ -176,6 +176,21 @@ async fn a_pick_is_known_at_once_and_goes_with_its_endpoint() {
     assert_eq!((prefixes.lives(), prefixes.stats().endpoints), ((0, 0), 0));
 }
 
+/// A text has more pieces than its tokens are thought to be: they are no more than the prompt, and never all of it.
+#[tokio::test]
+async fn credit_for_a_text_leaves_something_to_compute() {
+    let prefixes = start(spec());
+    let _life = join(&prefixes, 1);
+    let live = LiveView::new(Arc::clone(&prefixes));
+    let keys: Vec<u64> = (0..6).collect();
+    live.picked(&view(1, &keys, 70), Incarnation(1));
+    live.look(&view(2, &keys, 70));
+    // 6 of 7 blocks of 16 for 70 tokens.
+    assert_eq!(live.cached_tokens(&view(2, &keys, 70), Incarnation(1)), 60);
+    live.look(&view(3, &keys[..3], 70));
+    assert_eq!(live.cached_tokens(&view(3, &keys, 70), Incarnation(1)), 48);
+}
+
 /// Answers are of the moment of the question, whatever happens meanwhile.
 #[tokio::test]
 async fn answers_do_not_change_between_questions() {

@@ -48,10 +48,17 @@ impl LiveView {
         self.prefixes.index.lookup(&last.keys, &mut last.matches);
         let block = f64::from(self.prefixes.spec.block_size);
         let weights = TierWeights::default();
+        let whole = last.keys.len() as f64 * block;
+        let prompt = request.prompt_tokens as f64;
+        // Blocks of tokens never cover a whole prompt. Those of a text may, as they count its JSON: what is new in it must
+        // still count for something.
+        let scale = match whole >= prompt {
+            true => prompt / (whole + block),
+            false => 1.0,
+        };
         for found in last.matches.iter() {
             // What is far away is worth less than what need not be fetched.
-            let tokens = (found.weighted(&weights) * block) as u64;
-            let tokens = tokens.min(request.prompt_tokens);
+            let tokens = (found.weighted(&weights) * block * scale) as u64;
             let id = Incarnation(found.endpoint.incarnation);
             let known = last.tokens.entry(id).or_default();
             *known = tokens.max(*known);
