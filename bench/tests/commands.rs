@@ -199,6 +199,7 @@ fn serve() {
     let (code, value, output) = measured(line);
     assert_eq!(code, 0, "{output:?}");
     assert_eq!(value["stages"]["scheduler"], value["requests"]);
+    assert_eq!(value["stages"]["admission"], value["requests"]);
     has_numbers(
         &value,
         &[

@@ -104,6 +104,11 @@ pub(crate) fn counters(gateway: &Gateway) -> BTreeMap<String, u64> {
     let mut add = |name: &str, count: u64| {
         *counters.entry(name.to_owned()).or_default() += count;
     };
+    // What admission counts for itself, apart from the pool's counts of the same requests.
+    for (_, shell) in &gateway.pipeline.routes().pools {
+        let bands = shell.queue().bands;
+        add("admitted", bands.iter().map(|band| band.dispatched).sum());
+    }
     for (_, held) in gateway.held() {
         add("arrived", held.totals.arrived);
         add("dispatched", held.totals.dispatched);

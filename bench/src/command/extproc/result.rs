@@ -105,7 +105,7 @@ impl Result<'_> {
     /// Nothing may be counted that the server did not do, and the load must have been the one that was asked for.
     fn check(&self, outcome: &mut Outcome) {
         let sent = self.ours.sent;
-        for counter in ["arrived", "dispatched", "ended"] {
+        for counter in ["arrived", "admitted", "dispatched", "ended"] {
             let counted = self.our_stats.counter(counter);
             outcome.require(counted == sent, || {
                 format!("{sent} requests sent, {counted} {counter}")

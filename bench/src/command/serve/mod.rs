@@ -215,6 +215,7 @@ impl Bench {
         );
         outcome.row("memory", format!("{:.1} MiB", stats.rss_mb));
         let scheduler = stats.counter("dispatched");
+        let admission = stats.counter("admitted");
         outcome.json = json!({
             "engine": "emulated",
             "mode": format!("closed loop, {} callers, one worker thread", args.concurrency),
@@ -223,13 +224,13 @@ impl Bench {
             "added_us": {"p50": round(p50, 1), "p99": round(p99, 1)},
             "sse64_us": round(sse, 1),
             "rss_mb": round(stats.rss_mb, 1),
-            "stages": {"scheduler": scheduler},
+            "stages": {"admission": admission, "scheduler": scheduler},
             "requests": self.sent,
             "direct": {"rps": round(direct_rps, 0), "p50_us": round(middle(&figures.direct_p50), 1)},
             "p50_us": round(middle(&figures.p50), 1),
             "p99_us": round(middle(&figures.p99), 1),
         });
-        for counter in ["arrived", "dispatched", "ended"] {
+        for counter in ["arrived", "admitted", "dispatched", "ended"] {
             let counted = stats.counter(counter);
             outcome.require(counted == self.sent, || {
                 format!("{} requests sent, {counted} {counter}", self.sent)
