@@ -215,8 +215,8 @@ fn spec(endpoint: &EndpointEntry) -> EndpointSpec {
 /// symlink flip changes it too, to a file of the same time and length as well.
 type Stamp = (u64, u64, SystemTime, u64);
 
-fn stamp(path: &Path) -> std::io::Result<Stamp> {
-    let meta = std::fs::metadata(path)?;
+async fn stamp(path: &Path) -> std::io::Result<Stamp> {
+    let meta = tokio::fs::metadata(path).await?;
     Ok((meta.dev(), meta.ino(), meta.modified()?, meta.len()))
 }
 
@@ -266,12 +266,12 @@ async fn look(
     seen: Option<Stamp>,
     known: Option<Stamp>,
 ) -> std::io::Result<(Stamp, Option<String>)> {
-    let now = stamp(path)?;
+    let now = stamp(path).await?;
     if seen != Some(now) || known == Some(now) {
         return Ok((now, None));
     }
     let text = tokio::fs::read_to_string(path).await?;
     // Changed under our hands: the next look tells.
-    let whole = stamp(path)? == now;
+    let whole = stamp(path).await? == now;
     Ok((now, whole.then_some(text)))
 }

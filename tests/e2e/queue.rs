@@ -6,7 +6,7 @@ use wicketgate_bench::envoy::OVERRIDE_HOST;
 use wicketgate_sim::engine::EngineHandle;
 use wicketgate_testkit::{
     TempDir,
-    client::{Answer, Begun, Caller, Version, chat, chat_call, full, request, try_whole},
+    client::{Answer, Begun, Caller, Version, call, chat, chat_call, full, request, try_whole},
     cluster::{Command, Front, Gateway, addresses, endpoint_lines, engines},
     envoy_binary, eventually, must,
     process::Process,
@@ -358,7 +358,13 @@ async fn a_shutdown_drains_or_refuses_who_waits() {
         path.wait_waiting(1).await;
         path.front.process.terminate().await;
         if shutdown == "drain" {
-            tokio::time::sleep(Duration::from_millis(100)).await;
+            // It has begun to stop, and still serves who waits.
+            let admin = path.front.admin;
+            eventually("not ready", || async {
+                let ready = call(admin, "GET", "/readyz", &[], "").await;
+                (ready.status == 503).then_some(())
+            })
+            .await;
             drop(first);
             assert_eq!(must("an answer", waiting).await.unwrap().status, 200);
         } else {

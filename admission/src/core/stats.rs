@@ -1,5 +1,7 @@
 //! Counts and gauges.
 
+use serde::Serialize;
+
 use super::{Admission, Flow};
 use crate::{FairnessId, Nanos, Outcome};
 
@@ -36,7 +38,7 @@ impl Totals {
 }
 
 /// One band now.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct BandStats {
     /// Its priority.
     pub priority: i32,

@@ -9,7 +9,7 @@ use wicketgate_admission::{
 };
 use wicketgate_scheduler::{
     Availability, Decision, Endpoint, Incarnation, Nanos, NoEndpoint, PrefixView, Scheduler,
-    SchedulerPolicy, SchedulerSpec, Snapshot, SpecError, State,
+    SchedulerPolicy, SchedulerSpec, Snapshot, SpecError, State, Subset,
 };
 
 use crate::{
@@ -187,12 +187,9 @@ impl Pool {
     ) {
         self.totals.arrived += 1;
         let id = request.id;
-        let refused = if !self.config.flow.enabled {
-            self.at_once(now, request, prefix, out)
-        } else if self.is_outside(request) {
-            Err(Outcome::RejectedSubsetEmpty)
-        } else {
-            self.enqueue(now, request, prefix, out)
+        let refused = match self.config.flow.enabled {
+            false => self.at_once(now, request, prefix, out),
+            true => self.enqueue(now, request, prefix, out),
         };
         if let Err(why) = refused {
             self.refuse(id, request.priority, why, out);
@@ -223,11 +220,7 @@ impl Pool {
     }
 
     /// True if the request's own restriction leaves nobody of those that are there: waiting would not help it.
-    fn is_outside(&self, request: &Request) -> bool {
-        let Some(subset) = &request.subset else {
-            return false;
-        };
-        let subset = wicketgate_scheduler::Subset::new(subset);
+    fn is_outside(&self, subset: &Subset) -> bool {
         let mut serving = self.table.rows().iter().filter(|row| !row.draining);
         let mut any = false;
         let inside = serving.any(|row| {
@@ -248,7 +241,14 @@ impl Pool {
         if self.waiting.contains_key(&request.id) || self.running.contains_key(&request.id) {
             return Err(Outcome::Internal);
         }
-        let class = self.classes.enter(request.subset.as_deref());
+        let subset = request.subset.as_deref().map(Subset::new);
+        if subset
+            .as_ref()
+            .is_some_and(|subset| self.is_outside(subset))
+        {
+            return Err(Outcome::RejectedSubsetEmpty);
+        }
+        let class = self.classes.enter(subset);
         let charged = self.charge(request, class, prefix);
         let item = Item {
             id: request.id.0,

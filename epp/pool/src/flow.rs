@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use serde::{Deserialize, Serialize};
 use wicketgate_admission::{AdmissionConfig, ClassId, ConfigError, gate::GateConfig};
-use wicketgate_scheduler::{Endpoint, Subset, SubsetEntry};
+use wicketgate_scheduler::{Endpoint, Subset};
 
 /// Whether and how requests wait for their turn.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -65,8 +65,7 @@ pub(crate) struct Classes {
 
 impl Classes {
     /// The class of a request with this restriction, one waiter more in it.
-    pub(crate) fn enter(&mut self, subset: Option<&[SubsetEntry]>) -> ClassId {
-        let subset = subset.map(Subset::new);
+    pub(crate) fn enter(&mut self, subset: Option<Subset>) -> ClassId {
         if let Some(id) = self.by_subset.get(&subset)
             && let Some(class) = self.by_id.get_mut(id)
         {
@@ -127,7 +126,7 @@ mod tests {
 
     use std::sync::Arc;
 
-    use wicketgate_scheduler::{EndpointSpec, Incarnation};
+    use wicketgate_scheduler::{EndpointSpec, Incarnation, SubsetEntry};
 
     use super::*;
 
@@ -136,17 +135,18 @@ mod tests {
         Endpoint::new(Incarnation(1), &spec, 0)
     }
 
-    fn only(address: &str) -> Vec<SubsetEntry> {
-        vec![SubsetEntry::parse(address).unwrap()]
+    fn only(address: &str) -> Option<Subset> {
+        let entry = SubsetEntry::parse(address).unwrap();
+        Some(Subset::new(&[entry]))
     }
 
     #[test]
     fn equal_restrictions_share_a_class_and_the_last_waiter_ends_it() {
         let mut classes = Classes::default();
         let all = classes.enter(None);
-        let a = classes.enter(Some(&only("10.0.0.1:1")));
-        assert_eq!(classes.enter(Some(&only("10.0.0.1:1"))), a);
-        let nobody = classes.enter(Some(&[]));
+        let a = classes.enter(only("10.0.0.1:1"));
+        assert_eq!(classes.enter(only("10.0.0.1:1")), a);
+        let nobody = classes.enter(Some(Subset::default()));
         assert_eq!((classes.len(), classes.waiting()), (3, 4));
         let here = endpoint("10.0.0.1:1");
         let there = endpoint("10.0.0.2:1");

@@ -23,6 +23,6 @@ pub use core::{ConfigFault, Pool, PoolConfig, Totals};
 pub use fleet::FleetView;
 pub use flow::FlowControl;
 pub use input::{Delta, Ended, Input, Output, Outputs, Request, RequestId, Usage};
-pub use queue::{Band, QueueView};
+pub use queue::QueueView;
 pub use wicketgate_admission as admission;
 pub use wicketgate_scheduler as scheduler;

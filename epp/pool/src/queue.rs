@@ -66,7 +66,7 @@ pub(crate) fn view(row: &Endpoint, unseen_kv: u64) -> EndpointView {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct QueueView {
     /// Bands, highest first; listed ones are there with zeros.
-    pub bands: Vec<Band>,
+    pub bands: Vec<BandStats>,
     /// Waiting requests of all bands.
     pub requests: u64,
     /// Their body bytes.
@@ -91,48 +91,6 @@ pub struct QueueView {
     pub fleet: Option<FleetView>,
 }
 
-/// One band at an instant.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Band {
-    /// Its priority.
-    pub priority: i32,
-    /// Waiting requests.
-    pub requests: u64,
-    /// Their body bytes.
-    pub bytes: u64,
-    /// Their tokens.
-    pub tokens: u64,
-    /// Flows that wait or run, or were seen lately.
-    pub flows: u64,
-    /// Running requests.
-    pub running: u64,
-    /// Dispatches so far.
-    pub dispatched: u64,
-    /// Dispatches out of turn, against starvation.
-    pub out_of_turn: u64,
-    /// Longest wait so far that ended in a dispatch, in nanoseconds.
-    pub longest_wait: Nanos,
-    /// How long its oldest request has waited, in nanoseconds.
-    pub oldest: Option<Nanos>,
-}
-
-impl From<BandStats> for Band {
-    fn from(band: BandStats) -> Band {
-        Band {
-            priority: band.priority,
-            requests: band.requests,
-            bytes: band.bytes,
-            tokens: band.tokens,
-            flows: band.flows,
-            running: band.running,
-            dispatched: band.dispatched,
-            out_of_turn: band.out_of_turn,
-            longest_wait: band.longest_wait,
-            oldest: band.oldest,
-        }
-    }
-}
-
 impl Pool {
     /// The queue now.
     pub fn queue(&self, now: Nanos) -> QueueView {
@@ -141,7 +99,7 @@ impl Pool {
         let saturation: Saturation = self.saturation(now);
         let outcomes = Outcome::ALL.into_iter();
         QueueView {
-            bands: self.admission.bands(now).map(Band::from).collect(),
+            bands: self.admission.bands(now).collect(),
             requests,
             bytes,
             tokens,

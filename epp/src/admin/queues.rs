@@ -2,7 +2,7 @@
 
 use std::{fmt::Write as _, time::Duration};
 
-use wicketgate_pool::{Band, QueueView, scheduler::Nanos};
+use wicketgate_pool::{QueueView, admission::BandStats, scheduler::Nanos};
 
 use super::{counter, gauge, label};
 use crate::pipeline::Pipeline;
@@ -11,7 +11,7 @@ use crate::pipeline::Pipeline;
 type OfQueue = fn(&QueueView) -> u64;
 
 /// One number of a band.
-type OfBand = fn(&Band) -> f64;
+type OfBand = fn(&BandStats) -> f64;
 
 /// Gauges of each band. They are there with zeros while a pool has no endpoint: a scaler looks at them.
 const BANDS: [(&str, &str, OfBand); 7] = [
