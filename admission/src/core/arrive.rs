@@ -2,11 +2,11 @@
 
 use smallvec::SmallVec;
 
-use super::{Admission, Ended, Entry, Queue, Usage, Waiting, state::set};
+use super::{Admission, Band, Ended, Queue, Terms, Usage, Waiting, requests::set};
 use crate::{
     Fairness, Item, Nanos, Ordering, Outcome,
     fault::{Fault, broken},
-    store::{Line, Link, NIL},
+    store::{Line, NIL},
 };
 
 /// Empty queues whose room is kept.
@@ -40,7 +40,7 @@ impl Admission {
         if self.closing {
             return Err(Outcome::RejectedShuttingDown);
         }
-        if self.entries.contains_key(&item.id) {
+        if self.requests.knows(item.id) {
             return Err(Outcome::Internal);
         }
         if self.regime.is_empty() && !self.config.no_endpoints.hold {
@@ -92,7 +92,7 @@ impl Admission {
             false => Outcome::EvictedPriority,
         };
         for slot in &victims {
-            displaced.push((self.items[*slot].id, outcome));
+            displaced.push((self.requests.waiting(*slot).id, outcome));
             self.remove(*slot, outcome);
         }
         !victims.is_empty()
@@ -114,15 +114,12 @@ impl Admission {
             {
                 break;
             }
-            let oldest = band.items.head().filter(|_| broken(Fault::DisplacesOldest));
-            for slot in oldest
-                .into_iter()
-                .chain(band.items.newest_first(&self.items))
-            {
+            let oldest = self.oldest(band).filter(|_| broken(Fault::DisplacesOldest));
+            for slot in oldest.into_iter().chain(self.newest_first(band)) {
                 if victims.len() >= self.config.max_displaced as usize {
                     return SmallVec::new();
                 }
-                total.sub(self.items[slot].usage());
+                total.sub(self.requests.waiting(slot).usage());
                 victims.push(slot);
                 if self.beside.all(total).within(limits) {
                     return victims;
@@ -130,6 +127,31 @@ impl Admission {
             }
         }
         SmallVec::new()
+    }
+
+    /// The request of a band that has waited longest. Linear in the classes that wait.
+    pub(super) fn oldest(&self, band: &Band) -> Option<u32> {
+        let lanes = band.lanes.values();
+        let heads = lanes.filter_map(|lane| self.lanes[*lane].items.head());
+        heads.min_by_key(|slot| self.requests.waiting(*slot).seq)
+    }
+
+    /// A band's requests, last entered first: its lanes' lists, merged.
+    pub(super) fn newest_first(&self, band: &Band) -> impl Iterator<Item = u32> {
+        let lanes = band.lanes.values().map(|lane| &self.lanes[*lane]);
+        let mut lists: SmallVec<[_; 4]> = lanes
+            .map(|lane| lane.items.newest_first(&self.requests.links).peekable())
+            .collect();
+        std::iter::from_fn(move || {
+            let newest = lists
+                .iter_mut()
+                .filter_map(|list| {
+                    let seq = self.requests.waiting(*list.peek()?).seq;
+                    Some((seq, list))
+                })
+                .max_by_key(|(seq, _)| *seq);
+            newest.and_then(|(_, list)| list.next())
+        })
     }
 
     /// Into the queues, whatever the bounds.
@@ -146,28 +168,28 @@ impl Admission {
         let aim = aim(&item).unwrap_or(Nanos::MAX);
         let flow = self.flow(band, item.fairness, item.weight);
         let lane = self.lane(band, item.class);
-        let slot = self.items.insert(Waiting {
+        let waiting = Waiting {
             id: item.id,
             seq,
             entered,
-            own_end,
             cost: item.cost,
             bytes: usage.bytes,
-            order,
             queue: NIL,
-            priority: item.priority,
             refused: false,
-            lane_link: Link::NONE,
-            band_link: Link::NONE,
+            timed: false,
+        };
+        let terms = Terms {
+            own_end,
+            order,
             aim,
-        });
-        self.places.start(slot);
-        self.entries.insert(item.id, Entry::Waiting(slot));
+            priority: item.priority,
+        };
+        let slot = self.requests.enter(waiting, terms);
         self.used.add(usage);
-        self.lanes[lane].items.push_back(&mut self.items, slot);
-        let band_ref = &mut self.bands[band];
-        band_ref.used.add(usage);
-        band_ref.items.push_back(&mut self.items, slot);
+        self.lanes[lane]
+            .items
+            .push_back(&mut self.requests.links, slot);
+        self.bands[band].used.add(usage);
         self.flows[flow].used.add(usage);
         self.start_timer(slot, own_end);
         self.put(flow, lane, slot, (order, seq));
@@ -192,11 +214,11 @@ impl Admission {
             self.flows[flow].queues.push(queue);
             queue
         });
-        self.items[slot].queue = queue;
-        let Admission { queues, places, .. } = self;
-        let note = |slot, pos| set(&mut places.queue, slot, pos);
-        queues[queue].items.push(order, slot, note);
-        let first = queues[queue].items.peek().map(|(key, _)| key);
+        self.requests.waiting_mut(slot).queue = queue;
+        let places = &mut self.requests.places.queue;
+        let line = &mut self.queues[queue].items;
+        line.push(order, slot, |slot, pos| set(places, slot, pos));
+        let first = line.peek().map(|(key, _)| key);
         if found.is_none() {
             self.join_lane(queue, order);
         } else if first == Some(order) {

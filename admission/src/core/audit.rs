@@ -2,8 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Admission, Entry, Usage, state::place};
-use crate::store::NIL;
+use super::{Admission, Usage, requests::place};
 
 type Check = Result<(), String>;
 
@@ -41,7 +40,7 @@ impl Admission {
             flows.add(flow.used);
         }
         same("INV-Q1 sum of flows", flows, self.used)?;
-        let waiting = self.items.len() as u64;
+        let waiting = self.requests.waits() as u64;
         same("INV-Q1 queued", self.used.requests, waiting)?;
         let totals = &self.totals;
         let ended: u64 = totals.ended.iter().sum();
@@ -58,17 +57,20 @@ impl Admission {
     fn audit_items(&self) -> Check {
         let mut by_band: BTreeMap<u32, Usage> = BTreeMap::new();
         let mut timers = 0;
-        for (slot, item) in self.items.iter() {
-            let entry = matches!(self.entries.get(&item.id), Some(Entry::Waiting(s)) if *s == slot);
-            same("an item's entry", entry, true)?;
+        for (slot, item) in self.requests.iter_waiting() {
+            let found = self.requests.find_waiting(item.id);
+            same("an item's entry", found, Some(slot))?;
             let queue = &self.queues[item.queue];
-            let pos = place(&self.places.queue, slot);
-            let held = queue.items.holds((item.order, item.seq), slot, pos);
+            let (terms, places) = (self.requests.terms(slot), &self.requests.places);
+            let pos = place(&places.queue, slot);
+            let held = queue.items.holds((terms.order, item.seq), slot, pos);
             same("place in queue", held, true)?;
-            let timer = place(&self.places.timer, slot);
-            if timer != NIL {
+            let timed = terms.own_end != crate::Nanos::MAX;
+            same("an end of its own", item.timed, timed)?;
+            if timed {
                 timers += 1;
-                let seq = self.timers.key_at(timer).map(|(_, seq)| seq);
+                let seq = self.timers.key_at(place(&places.timer, slot));
+                let seq = seq.map(|(_, seq)| seq);
                 same("place in timers", seq, Some(item.seq))?;
             }
             let band = self.lanes[queue.lane].band;
@@ -78,8 +80,8 @@ impl Admission {
         for band in &self.order {
             let expected = by_band.get(band).copied().unwrap_or_default();
             same("INV-Q1 band", self.bands[*band].used, expected)?;
-            let listed = self.bands[*band].items.newest_first(&self.items).count();
-            same("list of a band", listed as u64, expected.requests)?;
+            let listed = self.newest_first(&self.bands[*band]).count();
+            same("lists of a band", listed as u64, expected.requests)?;
         }
         Ok(())
     }

@@ -1,10 +1,8 @@
 //! A request leaves the queue: cancelled, expired, displaced or dispatched. One way out for all.
 
-use std::collections::hash_map;
-
 use super::{
-    Admission, Ended, Entry, Lane,
-    state::{place, set},
+    Admission, Ended, Lane, Queue, Waiting,
+    requests::{place, set},
 };
 use crate::{
     Nanos, Outcome,
@@ -15,21 +13,16 @@ use crate::{
 impl Admission {
     /// The client of a waiting request went away. False if it does not wait: then it is running or over.
     pub fn cancel(&mut self, id: u64) -> bool {
-        let hash_map::Entry::Occupied(entry) = self.entries.entry(id) else {
-            return false;
-        };
-        let Entry::Waiting(slot) = *entry.get() else {
+        let Some(slot) = self.requests.find_waiting(id) else {
             return false;
         };
         if broken(Fault::CancelIsForgotten) {
             return true;
         }
-        entry.remove();
         if broken(Fault::CancelLeaksBytes) {
-            self.used.bytes += self.items[slot].bytes;
+            self.used.bytes += self.requests.waiting(slot).bytes;
         }
-        self.totals.count(Outcome::EvictedCancelled);
-        self.take_out(slot, None);
+        self.remove(slot, Outcome::EvictedCancelled);
         true
     }
 
@@ -46,14 +39,11 @@ impl Admission {
         if drain {
             return;
         }
-        let mut waiting: Vec<_> = self
-            .items
-            .iter()
-            .map(|(slot, item)| (item.seq, slot))
-            .collect();
+        let waiting = self.requests.iter_waiting();
+        let mut waiting: Vec<_> = waiting.map(|(slot, item)| (item.seq, slot)).collect();
         waiting.sort_unstable();
         for (_, slot) in waiting {
-            out.push((self.items[slot].id, Outcome::EvictedShuttingDown));
+            out.push((self.requests.waiting(slot).id, Outcome::EvictedShuttingDown));
             self.remove(slot, Outcome::EvictedShuttingDown);
         }
     }
@@ -69,7 +59,7 @@ impl Admission {
                 return;
             }
             let outcome = self.expiry_outcome();
-            self.late.push((self.items[slot].id, outcome));
+            self.late.push((self.requests.waiting(slot).id, outcome));
             self.remove(slot, outcome);
         }
     }
@@ -84,45 +74,30 @@ impl Admission {
 
     /// Out of the queue for good.
     pub(super) fn remove(&mut self, slot: u32, outcome: Outcome) {
-        let id = self.items[slot].id;
         self.totals.count(outcome);
-        self.entries.remove(&id);
         self.take_out(slot, None);
+        self.requests.leave(slot);
     }
 
-    /// Out of every structure that knows it; charged to its flow when it was served.
+    /// Out of every structure in which it waits; charged to its flow when it was served. It keeps its slot.
     pub(super) fn take_out(&mut self, slot: u32, charge: Option<u64>) {
-        let item = &self.items[slot];
-        let (queue, usage, refused) = (item.queue, item.usage(), item.refused);
-        let key = (item.order, item.seq);
-        let timed = item.own_end != Nanos::MAX;
+        let item = *self.requests.waiting(slot);
+        let (queue, usage) = (item.queue, item.usage());
         let served = charge.is_some();
-        let (flow, lane) = (self.queues[queue].flow, self.queues[queue].lane);
+        let Queue { flow, lane, .. } = self.queues[queue];
         let Lane { band, class, .. } = self.lanes[lane];
-        self.lanes[lane].items.remove(&mut self.items, slot);
-        let band_ref = &mut self.bands[band];
-        band_ref.items.remove(&mut self.items, slot);
-        band_ref.used.sub(usage);
+        self.lanes[lane]
+            .items
+            .remove(&mut self.requests.links, slot);
+        self.bands[band].used.sub(usage);
         self.used.sub(usage);
         self.flows[flow].used.sub(usage);
-        let Admission {
-            places,
-            timers,
-            queues,
-            ..
-        } = self;
-        if timed {
-            let pos = place(&places.timer, slot);
-            timers.remove(pos, |slot, pos| set(&mut places.timer, slot, pos));
+        if item.timed {
+            let places = &mut self.requests.places.timer;
+            let pos = place(places, slot);
+            self.timers.remove(pos, |slot, pos| set(places, slot, pos));
         }
-        let line = &mut queues[queue].items;
-        let pos = match line.is_fifo() {
-            true => NIL,
-            false => place(&places.queue, slot),
-        };
-        let note = |slot, pos| set(&mut places.queue, slot, pos);
-        let was_first = line.remove(key, pos, note);
-        self.items.remove(slot);
+        let was_first = self.leave_line(slot, &item);
         if let Some(charge) = charge {
             let state = &mut self.flows[flow];
             let weight = state.weight;
@@ -131,10 +106,24 @@ impl Admission {
                 .serve(&mut state.share, weight, charge);
         }
         self.settle_queue(queue, flow, lane, was_first, served);
-        if refused && !served {
+        if item.refused && !served {
             // What the gate refused is gone; the next of its class may fit.
             self.reopen(class);
         }
+    }
+
+    /// Out of its queue's line. True if it was next there.
+    fn leave_line(&mut self, slot: u32, item: &Waiting) -> bool {
+        let line = &mut self.queues[item.queue].items;
+        let (order, pos) = match line.is_fifo() {
+            true => (0, NIL),
+            false => {
+                let order = self.requests.terms(slot).order;
+                (order, place(&self.requests.places.queue, slot))
+            }
+        };
+        let places = &mut self.requests.places.queue;
+        line.remove((order, item.seq), pos, |slot, pos| set(places, slot, pos))
     }
 
     /// The queue after one of its items left: gone when empty, else under a new key.

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! band (priority) ── lane (class) ── heap of queues by fairness key ── queue (flow, class) ── heap of items by order
-//!      │                 └ list of items, oldest first (aging)
-//!      └ list of items, newest last (displacement); flows by fairness id
+//!      │                 └ list of items: oldest first (aging), newest last (displacement)
+//!      └ flows by fairness id
 //! timers: heap of items that end by their own words; a band's budget ends its oldest item first
 //! ```
 //! Each item knows its place in all of them, so that leaving costs O(log n) however deep the queues are.
@@ -16,6 +16,7 @@ mod leave;
 mod places;
 mod regime;
 mod reload;
+mod requests;
 mod settle;
 mod state;
 mod stats;
@@ -28,9 +29,8 @@ pub use stats::{BandStats, FlowStats, Totals};
 pub use turn::{Dispatch, Turn};
 
 pub(crate) use beside::Beside;
-pub(crate) use state::{
-    Band, Class, Entry, Flow, IdHash, Lane, Places, Queue, Running, Usage, Waiting,
-};
+pub(crate) use requests::{IdHash, Requests, Running, Terms, Waiting};
+pub(crate) use state::{Band, Class, Flow, Lane, Queue, Usage};
 
 use crate::{
     AdmissionConfig, ClassId, ConfigError, Nanos, Outcome,
@@ -47,10 +47,7 @@ pub type Ended = (u64, Outcome);
 /// The queues of one pool. One owner at a time; time is an argument and never goes back.
 pub struct Admission {
     config: AdmissionConfig,
-    items: Slots<Waiting>,
-    places: Places,
-    entries: HashMap<u64, Entry, IdHash>,
-    runs: Slots<Running>,
+    requests: Requests,
     bands: Slots<Band>,
     /// Bands, highest priority first.
     order: Vec<u32>,
@@ -102,10 +99,7 @@ impl Admission {
             credits: Credits::new(&config.starvation),
             evictor: Evictor::new(config.eviction),
             config,
-            items: Slots::default(),
-            places: Places::default(),
-            entries: HashMap::default(),
-            runs: Slots::default(),
+            requests: Requests::default(),
             bands: Slots::default(),
             order: Vec::new(),
             priorities: Vec::new(),
@@ -142,12 +136,12 @@ impl Admission {
 
     /// Waiting requests.
     pub fn waiting(&self) -> usize {
-        self.items.len()
+        self.requests.waits()
     }
 
     /// Dispatched requests that have not been completed.
     pub fn running(&self) -> usize {
-        self.runs.len()
+        self.requests.runs()
     }
 
     /// The bands' priorities, highest first. Listed bands are always there.

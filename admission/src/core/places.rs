@@ -66,7 +66,6 @@ impl Admission {
             lanes: BTreeMap::<ClassId, u32>::new(),
             busy_lanes: 0,
             open: Vec::new(),
-            items: Default::default(),
             running: 0,
             floor: FloorAccount::default(),
             window: FloorWindow::default(),

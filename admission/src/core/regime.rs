@@ -1,11 +1,10 @@
 //! Time: ends of waits, the two regimes (with endpoints and without), paced release, and when to wake.
 
-use super::{Admission, state::set};
+use super::{Admission, requests::set};
 use crate::{
     Nanos, Starvation,
     config::{BandConfig, NoEndpoints},
     fault::{Fault, broken},
-    store::NIL,
 };
 
 /// Whether the pool has endpoints, since when, and the pace after it had none.
@@ -64,7 +63,7 @@ impl Admission {
         }
         self.regime.since = now;
         self.regime.paced_until = 0;
-        if was_empty && !self.items.is_empty() {
+        if was_empty && self.requests.waits() > 0 {
             self.regime.release(now, &self.config.no_endpoints);
         }
         if was_empty {
@@ -89,10 +88,10 @@ impl Admission {
     pub(super) fn first_end(&self) -> Option<((Nanos, u64), u32)> {
         let oldest = self.order.iter().filter_map(|band| {
             let band = &self.bands[*band];
-            let slot = band.items.head()?;
-            let item = &self.items[slot];
-            let end = match broken(Fault::RequestLengthensWait) && item.own_end != Nanos::MAX {
-                true => item.own_end,
+            let slot = self.oldest(band)?;
+            let item = self.requests.waiting(slot);
+            let end = match broken(Fault::RequestLengthensWait) && item.timed {
+                true => self.requests.terms(slot).own_end,
                 false => self.wait_end(item.entered, &band.config),
             };
             (end != Nanos::MAX).then_some(((end, item.seq), slot))
@@ -101,11 +100,13 @@ impl Admission {
     }
 
     pub(super) fn start_timer(&mut self, slot: u32, end: Nanos) {
-        let key = (end, self.items[slot].seq);
-        let Admission { places, timers, .. } = self;
-        set(&mut places.timer, slot, NIL);
-        if end != Nanos::MAX {
-            timers.push(key, slot, |slot, pos| set(&mut places.timer, slot, pos));
+        let item = self.requests.waiting_mut(slot);
+        item.timed = end != Nanos::MAX;
+        if item.timed {
+            let key = (end, item.seq);
+            let places = &mut self.requests.places.timer;
+            self.timers
+                .push(key, slot, |slot, pos| set(places, slot, pos));
         }
     }
 
@@ -123,7 +124,7 @@ impl Admission {
             return Some(0);
         }
         let expiry = self.first_end().map(|((end, _), _)| end);
-        let waits = !self.regime.is_empty() && !self.items.is_empty();
+        let waits = !self.regime.is_empty() && self.requests.waits() > 0;
         let release = (waits && self.regime.held).then_some(self.regime.next_at);
         let aging = waits.then(|| self.ages_at(self.regime.asked_at)).flatten();
         [expiry, release, aging].into_iter().flatten().min()

@@ -5,7 +5,7 @@ use std::{
     collections::{BTreeMap, HashSet},
 };
 
-use super::{Admission, Ended, Entry, Running, Usage, arrive::Stamp};
+use super::{Admission, Ended, Running, Usage, arrive::Stamp};
 use crate::{AdmissionConfig, ConfigError, FairnessId, Item, Nanos, Outcome, evict::Evictor};
 
 /// A request that waited when the configuration changed.
@@ -65,7 +65,7 @@ impl Admission {
 
     /// Running requests, oldest dispatch first.
     fn runners(&self) -> Vec<Runner> {
-        let runs = self.runs.iter().map(|(_, running)| *running);
+        let runs = self.requests.iter_running().copied();
         let mut runners: Vec<Runner> = runs
             .map(|running| {
                 let flow = &self.flows[running.flow];
@@ -82,15 +82,16 @@ impl Admission {
 
     /// Waiting requests, oldest first.
     fn waiters(&self) -> Vec<Waiter> {
-        let items = self.items.iter();
+        let items = self.requests.iter_waiting();
         let mut waiters: Vec<Waiter> = items
-            .map(|(_, item)| {
+            .map(|(slot, item)| {
+                let terms = self.requests.terms(slot);
                 let queue = &self.queues[item.queue];
                 let flow = &self.flows[queue.flow];
                 Waiter {
                     item: Item {
                         id: item.id,
-                        priority: item.priority,
+                        priority: terms.priority,
                         fairness: flow.id.clone(),
                         weight: flow.weight.as_f64(),
                         class: self.lanes[queue.lane].class,
@@ -100,12 +101,12 @@ impl Admission {
                         arrived: 0,
                         ttl: None,
                         deadline: None,
-                        slo_ttft: (item.aim != Nanos::MAX).then_some(item.aim),
+                        slo_ttft: (terms.aim != Nanos::MAX).then_some(terms.aim),
                     },
                     stamp: Stamp {
                         seq: item.seq,
                         entered: item.entered,
-                        own_end: item.own_end,
+                        own_end: terms.own_end,
                     },
                     usage: item.usage(),
                 }
@@ -125,9 +126,7 @@ impl Admission {
             self.idle.remove(&mut self.flows, running.flow);
         }
         self.bands[band].running += 1;
-        let id = running.id;
-        let run = self.runs.insert(running);
-        self.entries.insert(id, Entry::Running(run));
+        self.requests.adopt(running);
     }
 
     /// Who still fits, with its band: highest bands first, oldest first.

@@ -1,22 +1,13 @@
 //! After the dispatch: actual costs, and eviction of what runs.
 
-use std::collections::hash_map;
-
-use super::{Admission, Entry, Turn};
+use super::{Admission, Turn};
 use crate::{Cost, Nanos, evict::Pressure};
 
 impl Admission {
     /// A dispatched request is over, whatever its end, and cost this much: the difference to what its flow was
     /// charged is settled. False if it is not running.
     pub fn complete(&mut self, now: Nanos, id: u64, actual: Cost) -> bool {
-        let hash_map::Entry::Occupied(entry) = self.entries.entry(id) else {
-            return false;
-        };
-        let Entry::Running(run) = *entry.get() else {
-            return false;
-        };
-        entry.remove();
-        let Some(running) = self.runs.remove(run) else {
+        let Some(running) = self.requests.end(id) else {
             return false;
         };
         self.totals.completed += 1;

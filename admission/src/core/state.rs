@@ -1,49 +1,17 @@
 //! The parts of the queues.
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    hash::{BuildHasherDefault, Hasher},
-};
+use std::collections::{BTreeMap, HashMap};
 
 use smallvec::SmallVec;
 
-use super::turn::Turn;
 use crate::{
-    ClassId, Cost, FairnessId, Nanos,
+    ClassId, FairnessId, Nanos,
     config::{BandConfig, Limits},
     fairness::{BandShare, FairKey, FlowShare},
     starvation::FloorAccount,
     store::{Heap, Line, Link, Linked, List, NIL},
     types::Weight,
 };
-
-/// Hashes numbers that this process gave out: one multiplication, no defence needed.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct NumberHasher(u64);
-
-impl Hasher for NumberHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.write_u64(u64::from(*byte));
-        }
-    }
-
-    fn write_u32(&mut self, n: u32) {
-        self.write_u64(u64::from(n));
-    }
-
-    fn write_u64(&mut self, n: u64) {
-        // The multiplier is 2^64 / golden ratio; the fold brings high bits, where tables look, and low ones together.
-        let wide = u128::from(self.0 ^ n) * 0x9e37_79b9_7f4a_7c15;
-        self.0 = (wide as u64) ^ ((wide >> 64) as u64);
-    }
-}
-
-pub(crate) type IdHash = BuildHasherDefault<NumberHasher>;
 
 /// Requests, bytes and tokens that wait somewhere.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -79,119 +47,6 @@ impl Usage {
     }
 }
 
-/// A waiting request.
-#[derive(Debug)]
-pub(crate) struct Waiting {
-    pub(crate) id: u64,
-    pub(crate) seq: u64,
-    pub(crate) entered: Nanos,
-    /// The end of its wait by its own header and its client's deadline.
-    pub(crate) own_end: Nanos,
-    pub(crate) cost: Cost,
-    pub(crate) bytes: u64,
-    /// Key of the ordering policy.
-    pub(crate) order: u64,
-    pub(crate) queue: u32,
-    /// The priority it asked for, which a shared band may be below.
-    pub(crate) priority: i32,
-    /// The gate refused it since capacity last changed.
-    pub(crate) refused: bool,
-    pub(crate) lane_link: Link,
-    pub(crate) band_link: Link,
-    /// When its first token is wanted; `Nanos::MAX` is no aim.
-    pub(crate) aim: Nanos,
-}
-
-impl Waiting {
-    pub(crate) fn usage(&self) -> Usage {
-        Usage {
-            requests: 1,
-            bytes: self.bytes,
-            tokens: self.cost.tokens(),
-        }
-    }
-}
-
-/// Each waiting request's place in the heaps that hold it, by slot. Kept apart from the requests: a heap that
-/// moves many of them touches only this.
-#[derive(Debug, Default)]
-pub(crate) struct Places {
-    pub(crate) queue: Vec<u32>,
-    pub(crate) timer: Vec<u32>,
-}
-
-impl Places {
-    /// Room for this slot, nowhere yet.
-    pub(crate) fn start(&mut self, slot: u32) {
-        for places in [&mut self.queue, &mut self.timer] {
-            if places.len() <= slot as usize {
-                places.resize(slot as usize + 1, NIL);
-            }
-        }
-        set(&mut self.timer, slot, NIL);
-    }
-}
-
-/// Notes a place.
-pub(crate) fn set(places: &mut [u32], slot: u32, pos: u32) {
-    if let Some(place) = places.get_mut(slot as usize) {
-        *place = pos;
-    }
-}
-
-/// A noted place.
-pub(crate) fn place(places: &[u32], slot: u32) -> u32 {
-    places.get(slot as usize).copied().unwrap_or(NIL)
-}
-
-/// The list of a lane's items.
-pub(crate) const IN_LANE: usize = 0;
-/// The list of a band's items.
-pub(crate) const IN_BAND: usize = 1;
-
-impl Linked<IN_LANE> for Waiting {
-    fn link(&mut self) -> &mut Link {
-        &mut self.lane_link
-    }
-
-    fn peek(&self) -> Link {
-        self.lane_link
-    }
-}
-
-impl Linked<IN_BAND> for Waiting {
-    fn link(&mut self) -> &mut Link {
-        &mut self.band_link
-    }
-
-    fn peek(&self) -> Link {
-        self.band_link
-    }
-}
-
-/// Where a request is.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Entry {
-    /// In the queue, at this slot.
-    Waiting(u32),
-    /// Dispatched, at this slot.
-    Running(u32),
-}
-
-/// A dispatched request.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Running {
-    pub(crate) id: u64,
-    pub(crate) flow: u32,
-    /// What the flow was charged.
-    pub(crate) charge: u64,
-    pub(crate) priority: i32,
-    /// Which dispatch it was.
-    pub(crate) dispatch: u64,
-    /// By which rule.
-    pub(crate) turn: Turn,
-}
-
 /// All requests of one priority.
 #[derive(Debug)]
 pub(crate) struct Band {
@@ -208,8 +63,6 @@ pub(crate) struct Band {
     pub(crate) busy_lanes: u32,
     /// Of those, the ones whose class was not refused for this band.
     pub(crate) open: Vec<u32>,
-    /// All its items, in the order of entering.
-    pub(crate) items: List<IN_BAND>,
     /// Requests of this band that run.
     pub(crate) running: u32,
     /// What it is owed under floors.
@@ -244,7 +97,7 @@ pub(crate) struct Lane {
     /// Queues by their flow's fairness key.
     pub(crate) queues: Heap<FairKey>,
     /// Its items, in the order of entering.
-    pub(crate) items: List<IN_LANE>,
+    pub(crate) items: List<0>,
     /// The highest ceiling at which its class was refused.
     pub(crate) refused_at: Option<i32>,
     /// It was refused out of turn, at the top band's ceiling.

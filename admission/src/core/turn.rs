@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use super::{Admission, Entry, Running};
+use super::{Admission, Running};
 use crate::{
     Nanos, Starvation,
     fault::{Fault, broken},
@@ -53,7 +53,7 @@ impl Admission {
             self.collect_expired(now);
         }
         if self.regime.is_empty() && !broken(Fault::EmptyPoolDispatches)
-            || self.items.is_empty()
+            || self.requests.waits() == 0
             || self.held_back(now)
         {
             return None;
@@ -64,7 +64,7 @@ impl Admission {
                 debug_assert!(false, "a chance without a request");
                 return None;
             };
-            let item = &self.items[slot];
+            let item = self.requests.waiting(slot);
             let lane = self.queues[item.queue].lane;
             let class = self.lanes[lane].class;
             let priority = self.bands[chance.band].priority;
@@ -79,7 +79,7 @@ impl Admission {
             match gate.can_start(&ask) {
                 Answer::Start => return Some(self.dispatch(now, slot, &chance)),
                 Answer::NotNow => {
-                    self.items[slot].refused = true;
+                    self.requests.waiting_mut(slot).refused = true;
                     if chance.turn != Turn::InOrder {
                         self.lanes[lane].refused_at_top = true;
                     }
@@ -149,7 +149,7 @@ impl Admission {
     }
 
     pub(super) fn entered(&self, lane: u32) -> Option<(Nanos, u64)> {
-        let item = &self.items[self.lanes[lane].items.head()?];
+        let item = self.requests.waiting(self.lanes[lane].items.head()?);
         Some((item.entered, item.seq))
     }
 
@@ -234,7 +234,7 @@ impl Admission {
 
     fn dispatch(&mut self, now: Nanos, slot: u32, chance: &Chance) -> Dispatch {
         let out_of_turn = chance.turn != Turn::InOrder;
-        let item = &self.items[slot];
+        let item = self.requests.waiting(slot);
         let (id, charge) = (item.id, item.cost.weighted(self.config.output_weight));
         let waited = now.saturating_sub(item.entered);
         let flow = self.queues[item.queue].flow;
@@ -245,7 +245,6 @@ impl Admission {
         self.account(now, flow, i64::try_from(charge).unwrap_or(i64::MAX));
         self.dispatches += 1;
         self.totals.count(crate::Outcome::Dispatched);
-        self.regime.dispatched(now, self.items.is_empty());
         self.pace.dispatched(now);
         let band = &mut self.bands[chance.band];
         band.running += 1;
@@ -253,15 +252,16 @@ impl Admission {
         band.out_of_turn += u64::from(out_of_turn);
         band.longest_wait = band.longest_wait.max(waited);
         let priority = band.priority;
-        let run = self.runs.insert(Running {
+        let running = Running {
             id,
             flow,
             charge,
             priority,
             dispatch: self.dispatches,
             turn: chance.turn,
-        });
-        self.entries.insert(id, Entry::Running(run));
+        };
+        self.requests.start(slot, running);
+        self.regime.dispatched(now, self.requests.waits() == 0);
         self.evictor.started(priority, self.dispatches, id);
         Dispatch {
             id,

@@ -17,7 +17,7 @@ const KEPT_ROOM: usize = 256;
 pub(crate) enum Line {
     /// By key.
     Sorted(Heap<LineKey>),
-    /// Keys come in rising order: no heap to keep, and what is next lies beside what went.
+    /// In the order of entry, every policy's key being 0: no heap to keep, and what is next lies beside what went.
     Fifo(Fifo),
 }
 
@@ -25,7 +25,7 @@ pub(crate) enum Line {
 /// swept; the first one is always alive.
 #[derive(Debug, Default)]
 pub(crate) struct Fifo {
-    entries: VecDeque<(LineKey, u32)>,
+    entries: VecDeque<(u64, u32)>,
     alive: usize,
 }
 
@@ -56,7 +56,7 @@ impl Line {
     pub(crate) fn peek(&self) -> Option<(LineKey, u32)> {
         match self {
             Line::Sorted(heap) => heap.peek(),
-            Line::Fifo(fifo) => fifo.entries.front().copied(),
+            Line::Fifo(fifo) => fifo.entries.front().map(|&(seq, slot)| ((0, seq), slot)),
         }
     }
 
@@ -64,7 +64,7 @@ impl Line {
     pub(crate) fn push(&mut self, key: LineKey, slot: u32, place: impl FnMut(u32, u32)) {
         match self {
             Line::Sorted(heap) => heap.push(key, slot, place),
-            Line::Fifo(fifo) => fifo.push(key, slot),
+            Line::Fifo(fifo) => fifo.push(key.1, slot),
         }
     }
 
@@ -75,7 +75,7 @@ impl Line {
                 heap.remove(pos, place);
                 pos == 0
             }
-            Line::Fifo(fifo) => fifo.remove(key),
+            Line::Fifo(fifo) => fifo.remove(key.1),
         }
     }
 
@@ -84,8 +84,8 @@ impl Line {
         match self {
             Line::Sorted(heap) => heap.key_at(pos) == Some(key),
             Line::Fifo(fifo) => {
-                let entry = fifo.find(key).and_then(|at| fifo.entries.get(at));
-                entry == Some(&(key, slot))
+                let entry = fifo.find(key.1).and_then(|at| fifo.entries.get(at));
+                key.0 == 0 && entry == Some(&(key.1, slot))
             }
         }
     }
@@ -108,30 +108,30 @@ impl Line {
 }
 
 impl Fifo {
-    fn push(&mut self, key: LineKey, slot: u32) {
+    fn push(&mut self, seq: u64, slot: u32) {
         self.alive += 1;
         match self.entries.back() {
-            Some((last, _)) if *last > key => {
+            Some((last, _)) if *last > seq => {
                 debug_assert!(false, "entered out of order");
-                let at = self.entries.partition_point(|(other, _)| *other < key);
-                self.entries.insert(at, (key, slot));
+                let at = self.entries.partition_point(|(other, _)| *other < seq);
+                self.entries.insert(at, (seq, slot));
             }
-            _ => self.entries.push_back((key, slot)),
+            _ => self.entries.push_back((seq, slot)),
         }
     }
 
-    fn find(&self, key: LineKey) -> Option<usize> {
+    fn find(&self, seq: u64) -> Option<usize> {
         self.entries
-            .binary_search_by_key(&key, |(key, _)| *key)
+            .binary_search_by_key(&seq, |(seq, _)| *seq)
             .ok()
     }
 
-    fn remove(&mut self, key: LineKey) -> bool {
-        let first = self.entries.front().is_some_and(|(next, _)| *next == key);
+    fn remove(&mut self, seq: u64) -> bool {
+        let first = self.entries.front().is_some_and(|(next, _)| *next == seq);
         if first {
             self.entries.pop_front();
         } else {
-            let Some(entry) = self.find(key).and_then(|at| self.entries.get_mut(at)) else {
+            let Some(entry) = self.find(seq).and_then(|at| self.entries.get_mut(at)) else {
                 debug_assert!(false, "removed twice");
                 return false;
             };

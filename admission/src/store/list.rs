@@ -1,4 +1,4 @@
-//! A doubly linked list through the values of a [`Slots`]: push at the end and removal anywhere in O(1).
+//! A doubly linked list through a store that keeps the links: push at the end and removal anywhere in O(1).
 
 use super::{NIL, Slots};
 
@@ -16,10 +16,55 @@ impl Link {
     };
 }
 
-/// Where a value keeps its link of list number `LIST`.
+/// Keeps the links of list number `LIST`, by slot.
+pub(crate) trait Chain<const LIST: usize> {
+    fn link(&mut self, slot: u32) -> &mut Link;
+    fn peek(&self, slot: u32) -> Link;
+}
+
+/// Where a value keeps its own link of list number `LIST`.
 pub(crate) trait Linked<const LIST: usize> {
     fn link(&mut self) -> &mut Link;
     fn peek(&self) -> Link;
+}
+
+impl<const LIST: usize, T: Linked<LIST>> Chain<LIST> for Slots<T> {
+    fn link(&mut self, slot: u32) -> &mut Link {
+        self[slot].link()
+    }
+
+    fn peek(&self, slot: u32) -> Link {
+        self[slot].peek()
+    }
+}
+
+/// Links apart from what they link: whoever leaves touches its neighbours' links and nothing else of them.
+#[derive(Debug, Default)]
+pub(crate) struct Links {
+    by_slot: Vec<Link>,
+}
+
+impl Links {
+    /// Room for this slot, in no list.
+    pub(crate) fn start(&mut self, slot: u32) {
+        if self.by_slot.len() <= slot as usize {
+            self.by_slot.resize(slot as usize + 1, Link::NONE);
+        }
+    }
+}
+
+#[expect(
+    clippy::indexing_slicing,
+    reason = "slots come from `Slots::insert` and were given room; no outside number gets here"
+)]
+impl Chain<0> for Links {
+    fn link(&mut self, slot: u32) -> &mut Link {
+        &mut self.by_slot[slot as usize]
+    }
+
+    fn peek(&self, slot: u32) -> Link {
+        self.by_slot[slot as usize]
+    }
 }
 
 /// The ends of list number `LIST`.
@@ -43,41 +88,41 @@ impl<const LIST: usize> List<LIST> {
         (self.head != NIL).then_some(self.head)
     }
 
-    pub(crate) fn push_back<T: Linked<LIST>>(&mut self, store: &mut Slots<T>, slot: u32) {
-        *store[slot].link() = Link {
+    pub(crate) fn push_back(&mut self, chain: &mut impl Chain<LIST>, slot: u32) {
+        *chain.link(slot) = Link {
             prev: self.tail,
             next: NIL,
         };
         if self.tail == NIL {
             self.head = slot;
         } else {
-            store[self.tail].link().next = slot;
+            chain.link(self.tail).next = slot;
         }
         self.tail = slot;
     }
 
-    pub(crate) fn remove<T: Linked<LIST>>(&mut self, store: &mut Slots<T>, slot: u32) {
-        let Link { prev, next } = std::mem::replace(store[slot].link(), Link::NONE);
+    pub(crate) fn remove(&mut self, chain: &mut impl Chain<LIST>, slot: u32) {
+        let Link { prev, next } = std::mem::replace(chain.link(slot), Link::NONE);
         if prev == NIL {
             self.head = next;
         } else {
-            store[prev].link().next = next;
+            chain.link(prev).next = next;
         }
         if next == NIL {
             self.tail = prev;
         } else {
-            store[next].link().prev = prev;
+            chain.link(next).prev = prev;
         }
     }
 
     /// From the last to the first.
-    pub(crate) fn newest_first<'a, T: Linked<LIST>>(
+    pub(crate) fn newest_first<'a, C: Chain<LIST>>(
         &self,
-        store: &'a Slots<T>,
-    ) -> impl Iterator<Item = u32> + use<'a, T, LIST> {
+        chain: &'a C,
+    ) -> impl Iterator<Item = u32> + use<'a, C, LIST> {
         let last = (self.tail != NIL).then_some(self.tail);
         std::iter::successors(last, |&slot| {
-            let prev = store[slot].peek().prev;
+            let prev = chain.peek(slot).prev;
             (prev != NIL).then_some(prev)
         })
     }

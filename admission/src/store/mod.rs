@@ -7,7 +7,7 @@ mod slots;
 
 pub(crate) use heap::Heap;
 pub(crate) use line::Line;
-pub(crate) use list::{Link, Linked, List};
+pub(crate) use list::{Link, Linked, Links, List};
 pub(crate) use slots::Slots;
 
 /// No slot, no position.

@@ -23,10 +23,6 @@ impl<T> Slots<T> {
         self.cells.len() - self.free.len()
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
     pub(crate) fn insert(&mut self, value: T) -> u32 {
         if let Some(slot) = self.free.pop()
             && let Some(cell) = self.cells.get_mut(slot as usize)
