@@ -86,6 +86,11 @@ async fn answer(views: &Views, request: Request<Incoming>) -> Response<Full<Byte
         let (status, found) = index::lookup(&views.pipeline, request.into_body()).await;
         return text(status, "application/json", format!("{found:#}\n"));
     }
+    if request.method() == http::Method::GET && request.uri().path() == LOOKUP {
+        let query = request.uri().query().unwrap_or_default();
+        let (status, found) = index::lookup_text(&views.pipeline, query).await;
+        return text(status, "application/json", format!("{found:#}\n"));
+    }
     if request.method() != http::Method::GET {
         return text(
             StatusCode::METHOD_NOT_ALLOWED,
@@ -120,7 +125,7 @@ async fn answer(views: &Views, request: Request<Incoming>) -> Response<Full<Byte
         "/debug/index" => json(index::summary(&views.pipeline)),
         "/debug/decisions" => json(decisions(&views.pipeline)),
         _ => {
-            let index = "/metrics\n/healthz\n/readyz\n/debug/config\n/debug/endpoints\n/debug/held\n/debug/queue\n/debug/decisions\n/debug/index\n/debug/index/lookup (POST)\n";
+            let index = "/metrics\n/healthz\n/readyz\n/debug/config\n/debug/endpoints\n/debug/held\n/debug/queue\n/debug/decisions\n/debug/index\n/debug/index/lookup (?model=&prompt=, or POST of a body)\n";
             text(StatusCode::NOT_FOUND, "text/plain", index.into())
         }
     }

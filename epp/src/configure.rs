@@ -3,8 +3,9 @@
 use std::{net::SocketAddr, path::PathBuf, sync::Arc};
 
 use wicketgate_config::{
-    Config, Endpoint, Engine, KvEvents, KvIndex, SecretError, TlsFiles, TrustedProxy,
+    Config, Endpoint, Engine, HashCheck, KvEvents, KvIndex, SecretError, TlsFiles, TrustedProxy,
 };
+use wicketgate_kvindex::keys::engine::{Algorithm, ExtraStyle, HashScheme, VllmHasher};
 use wicketgate_pool::{
     FlowControl, PoolConfig,
     scheduler::{Scheduler, SpecError},
@@ -199,8 +200,24 @@ fn prefix_spec(index: &KvIndex) -> PrefixSpec {
             KvEvents::Listen(at) => EventsFrom::Listen(at),
         },
         topic: index.topic.clone(),
+        hash_check: index.hash_check.as_ref().and_then(hash_scheme),
         seed: fastrand::u64(..),
     }
+}
+
+/// `None` for a name that the configuration does not let through.
+fn hash_scheme(check: &HashCheck) -> Option<HashScheme> {
+    if check.scheme == "sglang" {
+        return Some(HashScheme::Sglang);
+    }
+    Some(HashScheme::Vllm(VllmHasher {
+        algorithm: Algorithm::named(&check.scheme)?,
+        seed: check.seed.clone(),
+        style: match check.extras.as_str() {
+            "plain" => ExtraStyle::Plain,
+            _ => ExtraStyle::Tagged,
+        },
+    }))
 }
 
 fn trusted_headers(trusted: &TrustedProxy) -> TrustedHeaders {

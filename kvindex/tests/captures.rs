@@ -16,7 +16,10 @@ use wicketgate_kvindex::{
     cursor::{Cursor, Fate},
     events::{Batch, Dialect, Event, Limits, Removed, decode_batch, parse_frames},
     index::{Applied, Config, EndpointId, Index, Matches},
-    keys::Scope,
+    keys::{
+        Scope,
+        engine::{Algorithm, Checked, ExtraStyle, HashCheck, HashScheme, VllmHasher},
+    },
 };
 
 const MODEL: &str = "tiny";
@@ -183,4 +186,68 @@ fn ranks_are_endpoints_of_their_own() {
     let stats = replay.index.stats();
     assert_eq!(stats.endpoints, 2);
     assert!(stats.blocks < stats.placements, "they share blocks");
+}
+
+/// What engines of each setting published, against the hashes that its tokens should have.
+#[test]
+fn published_hashes_pass_the_check() {
+    let vllm = |algorithm: &str, seed: Option<&str>, style| {
+        HashScheme::Vllm(VllmHasher {
+            algorithm: Algorithm::named(algorithm).unwrap(),
+            seed: seed.map(str::to_owned),
+            style,
+        })
+    };
+    let tagged = ExtraStyle::Tagged;
+    let plain = ExtraStyle::Plain;
+    for (name, scheme, blocks) in [
+        (
+            "sha256_cbor_default",
+            vllm("sha256_cbor", None, tagged),
+            (16, 0),
+        ),
+        // It served an adapter too, whose path counts and is not published.
+        ("sha256_default", vllm("sha256", None, tagged), (16, 8)),
+        (
+            "sha256_cbor_seed0_bytes",
+            vllm("sha256_cbor", Some("0"), tagged),
+            (16, 0),
+        ),
+        (
+            "xxhash_cbor_seed42_bytes",
+            vllm("xxhash_cbor", Some("42"), tagged),
+            (16, 0),
+        ),
+        ("xxhash_seed42", vllm("xxhash", Some("42"), tagged), (16, 0)),
+        (
+            "v020_sha256_cbor_seed0",
+            vllm("sha256_cbor", Some("0"), plain),
+            (20, 0),
+        ),
+    ] {
+        let Some(messages) = capture(&format!("kv_events_vectors_{name}.bin")) else {
+            return;
+        };
+        let mut right = HashCheck::new(scheme.clone(), 1000);
+        let mut wrong = HashCheck::new(vllm("sha256_cbor", Some("another"), tagged), 1000);
+        let (mut found, mut foreign) = (Checked::default(), Checked::default());
+        for parts in &messages {
+            let parts: Vec<&[u8]> = parts.iter().map(Vec::as_slice).collect();
+            let frame = parse_frames(&parts).unwrap();
+            let batch = decode_batch(frame.payload, Dialect::Vllm, Limits::default()).unwrap();
+            for event in &batch.events {
+                if let Event::Stored(stored) = event {
+                    found.add(right.stored(stored));
+                    foreign.add(wrong.stored(stored));
+                }
+            }
+        }
+        let expected = Checked {
+            same: blocks.0,
+            different: 0,
+            untold: blocks.1,
+        };
+        assert_eq!(found, expected, "{name}");
+        assert_eq!(foreign.same, 0, "{name}");
+    }
 }

@@ -398,6 +398,40 @@ async fn every_prompt_goes_on() {
     assert_eq!(rig.credits(&body).await, expected);
     let (second, answer) = rig.send("/v1/completions", &body).await;
     assert_eq!((second, cached(&answer)), (first, 160));
+    let page = rig.front.metrics().await;
+    assert!(
+        !page.lines().any(
+            |line| line.starts_with("wicketgate_kvindex_hash_checks_total")
+                && !line.ends_with(" 0")
+        ),
+        "nobody asked for a check of hashes"
+    );
+    // A plain text can be asked about by its address; anything else in it is refused.
+    let found = rig
+        .front
+        .view("/debug/index/lookup?model=m&prompt=a+b%C3%A9")
+        .await;
+    assert_eq!(
+        (&found["prompt"], found["blocks"].as_u64()),
+        (&json!("no_tokenizer"), Some(0)),
+        "{found}"
+    );
+    for odd in [
+        "",
+        "?model=m",
+        "?model=m&prompt=a&salt=b",
+        "?model=m&prompt=%ff",
+    ] {
+        let refused = call(
+            rig.front.admin,
+            "GET",
+            &format!("/debug/index/lookup{odd}"),
+            &[],
+            "",
+        )
+        .await;
+        assert_eq!(refused.status, 400, "{odd}");
+    }
     let text = |content: Value| json!({"model": "m", "messages": [{"role": "user", "content": content}], "max_tokens": 4});
     let image = json!([{"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}]);
     for (body, how) in [

@@ -36,6 +36,31 @@ pub struct KvIndex {
     pub events: KvEvents,
     /// What subscribed topics begin with.
     pub topic: String,
+    /// How engines hash, if that is checked.
+    pub hash_check: Option<HashCheck>,
+}
+
+/// How engines hash blocks.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct HashCheck {
+    /// vLLM's algorithm, or `sglang`.
+    pub scheme: String,
+    /// vLLM's `PYTHONHASHSEED`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub seed: Option<String>,
+    /// `tagged` or `plain`.
+    pub extras: String,
+}
+
+impl Default for HashCheck {
+    fn default() -> Self {
+        HashCheck {
+            scheme: String::new(),
+            seed: None,
+            extras: "tagged".to_owned(),
+        }
+    }
 }
 
 /// Where the files of a model's tokeniser lie, and which names it serves.
@@ -108,6 +133,8 @@ struct Events {
     topic: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     listen: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hash_check: Option<HashCheck>,
 }
 
 impl Default for Section {
@@ -136,6 +163,7 @@ impl Default for Events {
             ranks: 1,
             topic: String::new(),
             listen: None,
+            hash_check: None,
         }
     }
 }
@@ -243,5 +271,6 @@ pub(crate) fn build(section: &Section) -> KvIndex {
             _ => KvEvents::Off,
         },
         topic: events.topic.clone(),
+        hash_check: events.hash_check.clone(),
     }
 }

@@ -6,11 +6,16 @@ use bytes::{Bytes, BytesMut};
 use http::StatusCode;
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
+use percent_encoding::percent_decode_str;
 use serde_json::{Value, json};
 use wicketgate_wire::{Api, scan_request};
 
 use super::{counter, gauge};
 use crate::{pipeline::Pipeline, prefix::Prefixes};
+
+/// What a query of the lookup must be.
+const QUERY: &str =
+    "expected ?model=NAME&prompt=TEXT, percent-encoded; POST a body for anything else";
 
 /// Sizes, counts and sources of the index; `null` when there is none.
 pub(super) fn summary(pipeline: &Pipeline) -> Value {
@@ -46,6 +51,11 @@ pub(super) fn summary(pipeline: &Pipeline) -> Value {
                 "resets": counts.cursor.resets,
                 "skipped": counts.skipped(),
                 "mismatched": counts.applied.mismatched,
+                "hashes": {
+                    "same": counts.hashes.same,
+                    "different": counts.hashes.different,
+                    "untold": counts.hashes.untold,
+                },
             })
         })
         .collect();
@@ -66,15 +76,45 @@ pub(super) fn summary(pipeline: &Pipeline) -> Value {
     })
 }
 
+fn refused(status: StatusCode, what: &str) -> (StatusCode, Value) {
+    (status, json!({"error": what}))
+}
+
+/// [`lookup`] of a text: `model=NAME&prompt=TEXT`, percent-encoded.
+pub(super) async fn lookup_text(pipeline: &Pipeline, query: &str) -> (StatusCode, Value) {
+    let (mut model, mut prompt) = (None, None);
+    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        let value = value.replace('+', " ");
+        let Ok(value) = percent_decode_str(&value).decode_utf8() else {
+            return refused(StatusCode::BAD_REQUEST, "the query is not UTF-8");
+        };
+        match name {
+            "model" => model = Some(value.into_owned()),
+            "prompt" => prompt = Some(value.into_owned()),
+            _ => return refused(StatusCode::BAD_REQUEST, QUERY),
+        }
+    }
+    match (model, prompt) {
+        (Some(model), Some(prompt)) => {
+            let body = json!({"model": model, "prompt": prompt}).to_string();
+            look(pipeline, body.into()).await
+        }
+        _ => refused(StatusCode::BAD_REQUEST, QUERY),
+    }
+}
+
 /// Who holds how much of the prompt of a request: its body is what a caller would send. Nothing is forwarded or changed.
 pub(super) async fn lookup(pipeline: &Pipeline, body: Incoming) -> (StatusCode, Value) {
-    let refused = |status, what: &str| (status, json!({"error": what}));
+    match read(body, pipeline.settings().max_body).await {
+        Some(body) => look(pipeline, body).await,
+        None => refused(StatusCode::PAYLOAD_TOO_LARGE, "the body is too long"),
+    }
+}
+
+async fn look(pipeline: &Pipeline, body: Bytes) -> (StatusCode, Value) {
     let Some(prefixes) = pipeline.prefixes() else {
         return refused(StatusCode::NOT_FOUND, "there is no `kvIndex`");
-    };
-    let most = pipeline.settings().max_body;
-    let Some(body) = read(body, most).await else {
-        return refused(StatusCode::PAYLOAD_TOO_LARGE, "the body is too long");
     };
     let chat = scan_request(Api::ChatCompletions, &body);
     let api = match &chat {
@@ -204,6 +244,22 @@ pub(super) fn metrics(page: &mut String, prefixes: &Prefixes) -> std::fmt::Resul
         )?;
     }
     let counts = &intake.counts;
+    counter(
+        page,
+        "kvindex_hash_checks",
+        "Stored blocks by whether their hash is that of their tokens",
+    )?;
+    let hashes = &counts.hashes;
+    for (result, count) in [
+        ("same", hashes.same),
+        ("different", hashes.different),
+        ("untold", hashes.untold),
+    ] {
+        writeln!(
+            page,
+            "wicketgate_kvindex_hash_checks_total{{result=\"{result}\"}} {count}"
+        )?;
+    }
     let counters = [
         (
             "kvindex_prompt_tokens",

@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use wicketgate_kvindex::events::Limits;
+use wicketgate_kvindex::{events::Limits, keys::engine::HashScheme};
 
 pub use wicketgate_kvindex::events::Dialect;
 
@@ -32,6 +32,8 @@ pub struct IntakeConfig {
     pub replay_total: Duration,
     /// Time without replays from a source after one that failed.
     pub replay_cooldown: Duration,
+    /// How engines hash, if what they publish is checked.
+    pub hash_check: Option<HashScheme>,
 }
 
 impl Default for IntakeConfig {
@@ -47,6 +49,7 @@ impl Default for IntakeConfig {
             replay_idle: Duration::from_secs(2),
             replay_total: Duration::from_secs(120),
             replay_cooldown: Duration::from_secs(30),
+            hash_check: None,
         }
     }
 }

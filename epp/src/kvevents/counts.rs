@@ -5,6 +5,7 @@ use wicketgate_kvindex::{
     cursor::CursorCounts,
     events::Batch,
     index::{Applied, EndpointId},
+    keys::engine::Checked,
 };
 
 /// Counts of a source, or of all.
@@ -38,6 +39,8 @@ pub struct Counts {
     pub cursor: CursorCounts,
     /// What the events did in the index.
     pub applied: Applied,
+    /// Stored blocks whose hashes were checked.
+    pub hashes: Checked,
 }
 
 impl Counts {
@@ -66,6 +69,7 @@ impl Counts {
         self.cursor.restarts += other.cursor.restarts;
         self.cursor.resets += other.cursor.resets;
         self.applied.add(&other.applied);
+        self.hashes.add(other.hashes);
     }
 
     /// An applied message.

@@ -13,8 +13,9 @@ use tokio::{
 };
 use wicketgate_kvindex::{
     cursor::{Cursor, Fate, Verdict},
-    events::{Batch, Dialect, decode_batch, parse_frames},
+    events::{Batch, Dialect, Event, decode_batch, parse_frames},
     index::{EndpointId, Index},
+    keys::engine::{Checked, HashCheck},
 };
 
 use super::{
@@ -26,6 +27,9 @@ use super::{
 
 /// Replays for one message that do not bring it about. The publisher forgets faster than it repeats.
 const ROUNDS: u32 = 4;
+
+/// Digests that a check of hashes remembers for each source, about 100 bytes each.
+const DIGESTS: usize = 1 << 16;
 
 /// What a source's task works with.
 pub(super) struct Task {
@@ -53,6 +57,23 @@ pub(super) struct Position {
     overlap: bool,
     /// No replay is tried before.
     rested: Option<Instant>,
+    hashes: Option<HashCheck>,
+}
+
+impl Position {
+    /// What the check of hashes says of an applied message.
+    fn check(&mut self, batch: &Batch) -> Checked {
+        let mut found = Checked::default();
+        let Some(check) = &mut self.hashes else {
+            return found;
+        };
+        for event in &batch.events {
+            if let Event::Stored(stored) = event {
+                found.add(check.stored(stored));
+            }
+        }
+        found
+    }
 }
 
 impl Task {
@@ -66,6 +87,11 @@ impl Task {
             },
             overlap: false,
             rested: None,
+            hashes: self
+                .config
+                .hash_check
+                .clone()
+                .map(|scheme| HashCheck::new(scheme, DIGESTS)),
         };
         while let Some(queued) = feed.recv().await {
             match &queued.arrival {
@@ -133,6 +159,9 @@ impl Task {
     pub(super) fn obey(&self, position: &mut Position, verdict: Verdict, read: &Read, live: bool) {
         if verdict.clear {
             self.index.clear(self.id);
+            if let Some(check) = &mut position.hashes {
+                check.clear();
+            }
         }
         if verdict.message != Fate::Apply {
             return;
@@ -143,9 +172,11 @@ impl Task {
         let Some(applied) = self.index.apply(self.id, &read.batch) else {
             return;
         };
+        let hashes = position.check(&read.batch);
         let lag = (unix_seconds() - read.batch.published).max(0.0);
         self.shared.note(|state| {
             state.counts.batch(&read.batch, &applied);
+            state.counts.hashes.add(hashes);
             state.counts.replayed += u64::from(!live);
             if live && !lag.is_nan() {
                 state.lag = Some(lag);

@@ -32,7 +32,7 @@ use parking_lot::{Mutex, RwLock};
 use tokio::{runtime::Runtime, sync::Semaphore, task::JoinHandle};
 use wicketgate_kvindex::{
     index::{Config, EndpointId, Index, Matches, Stats},
-    keys::{Key, KeySpace},
+    keys::{Key, KeySpace, engine::HashScheme},
     tokens::Model,
 };
 use wicketgate_pool::scheduler::Incarnation;
@@ -74,6 +74,8 @@ pub struct PrefixSpec {
     pub events: EventsFrom,
     /// What subscribed topics begin with.
     pub topic: String,
+    /// How engines hash, if what they publish is checked.
+    pub hash_check: Option<HashScheme>,
     /// Makes keys and the tokenisers' memory unknown outside; equal for replicas that share snapshots.
     pub seed: u64,
 }
@@ -489,6 +491,7 @@ fn intake(runtime: &Runtime, spec: &PrefixSpec, index: &Arc<Index>) -> std::io::
     let _inside = runtime.enter();
     let config = IntakeConfig {
         topic: spec.topic.clone(),
+        hash_check: spec.hash_check.clone(),
         ..IntakeConfig::default()
     };
     let intake = Intake::new(config, Arc::clone(index));

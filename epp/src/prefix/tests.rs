@@ -22,6 +22,7 @@ fn spec() -> PrefixSpec {
         long_body: 1 << 10,
         events: EventsFrom::Off,
         topic: String::new(),
+        hash_check: None,
         seed: 7,
     }
 }

@@ -13,10 +13,9 @@
 //! Contents are hashed with XXH3-64 and do not depend on each other; the chain is a few multiplications. Neither
 //! resists an adversary; a collision would cost a detour, as engines check their own hashes.
 //!
-//! [`engine`] (feature `engine-hash`) recomputes the hashes that engines publish, as a check.
+//! [`engine`] recomputes the hashes that engines publish, as a check.
 
 mod chain;
-#[cfg(feature = "engine-hash")]
 pub mod engine;
 
 pub(crate) use chain::Content;

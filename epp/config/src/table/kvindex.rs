@@ -28,6 +28,28 @@ const TOKENIZER: &[Field] = &[
 
 const TOKENIZER_SHAPE: Shape = Shape::Map(TOKENIZER);
 
+const HASH_CHECK: &[Field] = &[
+    field(
+        "scheme",
+        Shape::Word(&["sha256", "sha256_cbor", "xxhash", "xxhash_cbor", "sglang"]),
+        "required",
+        "vLLM's `--prefix-caching-hash-algo`, or `sglang`.",
+    ),
+    field(
+        "seed",
+        Shape::Text,
+        "none",
+        "`PYTHONHASHSEED` of vLLM, where it is set. Without it hashes of `xxhash` and `xxhash_cbor`, and those of vLLM \
+         before 0.29, are random and cannot be told.",
+    ),
+    field(
+        "extras",
+        Shape::Word(&["tagged", "plain"]),
+        "tagged",
+        "How vLLM writes salts and adapters into hashes: `tagged` since 0.31, `plain` before.",
+    ),
+];
+
 const EVENTS: &[Field] = &[
     field(
         "mode",
@@ -68,6 +90,13 @@ const EVENTS: &[Field] = &[
         "none",
         "`IP:PORT` for engines that connect to us. An engine is known by its topic, `kv@NAME@model` or the topic as a \
          whole; NAME is an endpoint's label `kv-events-topic`, or its address. What they say is believed.",
+    ),
+    field(
+        "hashCheck",
+        Shape::Map(HASH_CHECK),
+        "none",
+        "Hash the tokens of each stored block as the engine does and compare: a check of what events say, counted by \
+         `wicketgate_kvindex_hash_checks_total`. The index needs none.",
     ),
 ];
 

@@ -8,7 +8,10 @@ use std::{net::SocketAddr, sync::Arc, time::Duration};
 use bytes::Bytes;
 use wicketgate_kvindex::{
     index::{Config, EndpointId, Index, Matches},
-    keys::Scope,
+    keys::{
+        Scope,
+        engine::{Checked, HashScheme},
+    },
 };
 
 use super::*;
@@ -441,4 +444,20 @@ async fn a_snapshot_is_continued() {
     until("followed", || rig.held(1, 0) == 2).await;
     let cursor = rig.counts().cursor;
     assert_eq!((cursor.duplicates, cursor.applied, cursor.gaps), (1, 1, 0));
+}
+
+/// The blocks of these tests are named by number, so no scheme reproduces them.
+#[tokio::test]
+async fn published_hashes_are_checked_where_that_is_asked_for() {
+    let rig = rig_with(|config| config.hash_check = Some(HashScheme::Sglang));
+    let engine = listening(&rig, None).await;
+    engine.publish(1, 0, &[stored(0), stored(1)]).await;
+    rig.until_frames(1).await;
+    let expected = Checked {
+        same: 0,
+        different: 1,
+        untold: 1,
+    };
+    assert_eq!(rig.counts().hashes, expected);
+    assert_eq!(rig.held(1, 0), 2, "the index goes by what is published");
 }

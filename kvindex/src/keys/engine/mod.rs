@@ -3,9 +3,12 @@
 //! vLLM: `hash[i] = H(enc((parent, tokens_i, extra_i)))` with `parent` the digest before it and, for the first block,
 //! `H(enc(seed))`; SGLang: `page[i] = SHA-256(page[i-1] ++ tokens as u32 LE)`. Both read in the engines' sources.
 
+mod check;
 mod encode;
 #[cfg(test)]
 mod tests;
+
+pub use check::{Checked, HashCheck, HashScheme};
 
 use sha2::{Digest as _, Sha256};
 use xxhash_rust::xxh3::xxh3_128;
@@ -91,13 +94,13 @@ impl Digest {
 }
 
 /// What makes one engine's hashes its own.
-#[derive(Clone, Copy, Debug)]
-pub struct VllmHasher<'a> {
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VllmHasher {
     /// Hash and encoding.
     pub algorithm: Algorithm,
     /// `PYTHONHASHSEED` of the engine. Unset, vLLM 0.29 and later use `vllm-none-hash` with SHA-256, and a random
     /// seed with XXH3: those cannot be predicted.
-    pub seed: Option<&'a str>,
+    pub seed: Option<String>,
     /// How extras are written.
     pub style: ExtraStyle,
 }
@@ -111,10 +114,10 @@ pub struct PromptExtras<'a> {
     pub salt: Option<&'a str>,
 }
 
-impl VllmHasher<'_> {
+impl VllmHasher {
     /// The digest before the first block; `None` when the engine's seed is random.
     pub fn none_hash(&self) -> Option<Digest> {
-        let seed = match (self.seed, self.algorithm) {
+        let seed = match (self.seed.as_deref(), self.algorithm) {
             (Some(seed), _) => seed,
             (None, Algorithm::Sha256 | Algorithm::Sha256Cbor) => "vllm-none-hash",
             (None, Algorithm::Xxhash | Algorithm::XxhashCbor) => return None,
@@ -186,20 +189,29 @@ impl VllmHasher<'_> {
 
 /// SGLang's digests of the full pages of a prompt.
 pub fn sglang_pages(tokens: &[u32], page_size: usize, salt: Option<&str>) -> Vec<Digest> {
-    let mut before = salt.map_or_else(Vec::new, |salt| {
+    sglang_pages_after(&sglang_start(salt), tokens, page_size)
+}
+
+/// What SGLang's first page follows: nothing, or a digest of the salt.
+fn sglang_start(salt: Option<&str>) -> Digest {
+    Digest(salt.map_or_else(Vec::new, |salt| {
         let mut hash = Sha256::new();
         hash.update(b"sglang-cache-salt-v1\0");
         hash.update(salt.as_bytes());
         hash.finalize().to_vec()
-    });
+    }))
+}
+
+fn sglang_pages_after(before: &Digest, tokens: &[u32], page_size: usize) -> Vec<Digest> {
+    let mut before = before.clone();
     let pages = tokens.chunks_exact(page_size.max(1)).map(|page| {
         let mut hash = Sha256::new();
-        hash.update(&before);
+        hash.update(&before.0);
         for token in page {
             hash.update(token.to_le_bytes());
         }
-        before = hash.finalize().to_vec();
-        Digest(before.clone())
+        before = Digest(hash.finalize().to_vec());
+        before.clone()
     });
     pages.collect()
 }

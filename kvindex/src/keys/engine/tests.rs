@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use serde_json::Value as Json;
 
 use super::*;
+use crate::events::Stored;
 
 fn fixture(name: &str) -> Option<Json> {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
@@ -68,7 +69,7 @@ fn every_published_vllm_hash_is_reproduced() {
     for engine in vectors["engines"].as_array().unwrap() {
         let hasher = VllmHasher {
             algorithm: Algorithm::named(engine["hash_algo"].as_str().unwrap()).unwrap(),
-            seed: engine["pythonhashseed"].as_str(),
+            seed: engine["pythonhashseed"].as_str().map(str::to_owned),
             style: match engine["extra_keys_style"].as_str() {
                 Some("tagged") => ExtraStyle::Tagged,
                 _ => ExtraStyle::Plain,
@@ -208,4 +209,95 @@ fn an_adapter_and_its_path_change_every_block() {
     assert!(here.iter().zip(&base).all(|(a, b)| a != b));
     let plain = |path| blocks(ExtraStyle::Plain, Some(("food", path)));
     assert_eq!(plain("/a"), plain("/b"));
+}
+
+/// One event of blocks of 32 equal tokens, published as the scheme hashes them.
+fn event(
+    scheme: &HashScheme,
+    parent: Option<EngineHash>,
+    tokens: Vec<u32>,
+    hashes: &[Digest],
+) -> Stored {
+    let published = |digest: &Digest| match scheme {
+        HashScheme::Vllm(_) => digest.vllm(),
+        HashScheme::Sglang => digest.sglang(),
+    };
+    Stored {
+        hashes: hashes.iter().map(published).collect(),
+        parent,
+        tokens,
+        block_size: 32,
+        ..Stored::default()
+    }
+}
+
+#[test]
+fn a_check_follows_chains_and_tells_what_differs() {
+    let hasher = VllmHasher {
+        algorithm: Algorithm::Sha256,
+        seed: None,
+        style: ExtraStyle::Tagged,
+    };
+    let ids: Vec<u32> = (0..128).collect();
+    for (scheme, digests) in [
+        (
+            HashScheme::Vllm(hasher.clone()),
+            hasher.blocks(&ids, 32, PromptExtras::default()).unwrap(),
+        ),
+        (HashScheme::Sglang, sglang_pages(&ids, 32, None)),
+    ] {
+        let counts = |same, different, untold| Checked {
+            same,
+            different,
+            untold,
+        };
+        let mut check = HashCheck::new(scheme.clone(), 100);
+        let root = event(&scheme, None, ids[..64].to_vec(), &digests[..2]);
+        let next = event(
+            &scheme,
+            Some(root.hashes[1]),
+            ids[64..].to_vec(),
+            &digests[2..],
+        );
+        assert_eq!(
+            check.stored(&next),
+            counts(0, 0, 2),
+            "nothing is known of its parent"
+        );
+        assert_eq!(check.stored(&root), counts(2, 0, 0));
+        assert_eq!(check.stored(&next), counts(2, 0, 0));
+        let mut other = root.clone();
+        other.tokens[0] += 1;
+        assert_eq!(check.stored(&other), counts(0, 1, 1));
+        check.clear();
+        assert_eq!(check.stored(&next), counts(0, 0, 2));
+        let mut adapter = root.clone();
+        adapter.adapter = Some("food".to_owned());
+        assert_eq!(
+            check.stored(&adapter),
+            counts(0, 0, 2),
+            "its path is not published"
+        );
+        // An event of a new tier says no tokens; one with fewer tokens than blocks is checked as far as it goes.
+        let tier = Stored {
+            tokens: vec![],
+            ..root.clone()
+        };
+        assert_eq!(check.stored(&tier), counts(0, 0, 0));
+        let short = Stored {
+            tokens: ids[..40].to_vec(),
+            ..root.clone()
+        };
+        assert_eq!(check.stored(&short), counts(1, 0, 0));
+        let none = Stored {
+            block_size: 0,
+            ..root.clone()
+        };
+        assert_eq!(check.stored(&none), counts(0, 0, 0));
+        // What is remembered is bounded, the oldest goes first.
+        let mut small = HashCheck::new(scheme.clone(), 1);
+        assert_eq!(small.stored(&root), counts(2, 0, 0));
+        assert_eq!(small.stored(&next), counts(2, 0, 0));
+        assert_eq!(small.stored(&next), counts(0, 0, 2));
+    }
 }
