@@ -8,7 +8,7 @@ use wicketgate_wire::{EngineKind, scan_request};
 
 use super::*;
 
-fn spec() -> PrefixSpec {
+pub(super) fn spec() -> PrefixSpec {
     PrefixSpec {
         block_size: 16,
         max_bytes: 1 << 30,
@@ -23,6 +23,8 @@ fn spec() -> PrefixSpec {
         events: EventsFrom::Off,
         topic: String::new(),
         seed: 7,
+        check: CheckSpec::default(),
+        reach: Reach::default(),
     }
 }
 
