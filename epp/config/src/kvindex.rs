@@ -115,8 +115,8 @@ pub enum KvEvents {
 #[serde(default, rename_all = "camelCase")]
 pub(crate) struct Section {
     block_size: u32,
-    max_bytes: Size,
-    prediction_ttl: Span,
+    pub(crate) max_bytes: Size,
+    pub(crate) prediction_ttl: Span,
     approximate: bool,
     approximate_ttl: Span,
     approximate_blocks: usize,
@@ -124,8 +124,8 @@ pub(crate) struct Section {
     tokenizer_memory: Size,
     long_body: Size,
     token_check: CheckSection,
-    engine_tokens: EngineSection,
-    events: Events,
+    pub(crate) engine_tokens: EngineSection,
+    pub(crate) events: Events,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
@@ -162,8 +162,8 @@ impl Default for CheckSection {
 
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(default, rename_all = "camelCase")]
-struct EngineSection {
-    timeout: Span,
+pub(crate) struct EngineSection {
+    pub(crate) timeout: Span,
     concurrency: usize,
 }
 
@@ -178,16 +178,16 @@ impl Default for EngineSection {
 
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(default, rename_all = "camelCase")]
-struct Events {
-    mode: String,
-    port: u16,
+pub(crate) struct Events {
+    pub(crate) mode: String,
+    pub(crate) port: u16,
     #[serde(skip_serializing_if = "Option::is_none")]
-    replay_port: Option<u16>,
+    pub(crate) replay_port: Option<u16>,
     ranks: u32,
     #[serde(skip_serializing_if = "String::is_empty")]
-    topic: String,
+    pub(crate) topic: String,
     #[serde(skip_serializing_if = "Option::is_none")]
-    listen: Option<String>,
+    pub(crate) listen: Option<String>,
 }
 
 impl Default for Section {
@@ -223,6 +223,25 @@ impl Default for Events {
 }
 
 impl Section {
+    /// True if a model has a tokeniser, by any of its names.
+    pub(crate) fn has_model(&self, model: &str) -> bool {
+        let mut named = self.tokenizers.iter().flat_map(|tokenizer| {
+            let more = tokenizer.aliases.iter().chain(&tokenizer.adapters);
+            more.chain([&tokenizer.model])
+        });
+        named.any(|name| name == model)
+    }
+
+    /// A model whose engines, or the service at this URL, make its tokens.
+    pub(crate) fn add_model(&mut self, model: &str, render_url: Option<String>) {
+        self.tokenizers.push(Tokenizer {
+            model: model.to_owned(),
+            engine: render_url.is_none(),
+            render_url,
+            ..Tokenizer::default()
+        });
+    }
+
     /// Takes over a size that stands elsewhere in the file.
     pub(crate) fn set(&mut self, key: &str, value: &Value) -> Result<(), String> {
         let most = match key {
@@ -312,7 +331,7 @@ fn source(tokenizer: &Tokenizer, path: &str, out: &mut Decoded) {
 }
 
 /// `host:port` of a URL without a path.
-fn service(url: &str) -> Option<String> {
+pub(crate) fn service(url: &str) -> Option<String> {
     let authority = url.strip_prefix("http://")?;
     let authority = authority.strip_suffix('/').unwrap_or(authority);
     let (host, port) = match authority.rsplit_once(':') {

@@ -52,8 +52,7 @@ pub enum How {
     Text,
     /// By load alone: there is no tokeniser for its model.
     Unknown,
-    /// By load alone: it has images, sounds or the like, several prompts, or something else whose tokens only the
-    /// engine knows.
+    /// By load alone: it has several prompts, or something else whose tokens only the engine knows.
     Unsupported,
     /// By load alone: it could not be tokenised.
     Failed,
@@ -106,6 +105,14 @@ pub trait Tokens: Send + Sync {
     /// # Errors
     /// When only the engine can know them.
     fn tokens(&self, api: Api, body: &[u8]) -> Result<Vec<u32>, TokensError>;
+
+    /// Tokens of the only prompt of a body up to its first image, sound or the like: no more than the engine makes before it.
+    ///
+    /// # Errors
+    /// When that is not known.
+    fn tokens_before_media(&self, _: Api, _: &[u8]) -> Result<Vec<u32>, TokensError> {
+        Err(TokensError::Unsupported("prompts with media"))
+    }
 }
 
 /// A completion whose prompt is one text.
@@ -149,11 +156,7 @@ fn parse<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, TokensError> {
 impl Tokens for Model {
     fn tokens(&self, api: Api, body: &[u8]) -> Result<Vec<u32>, TokensError> {
         match api {
-            Api::ChatCompletions => {
-                let now = SystemTime::now().duration_since(UNIX_EPOCH);
-                let now = now.map_or(0, |now| i64::try_from(now.as_secs()).unwrap_or(0));
-                self.chat(&Chat::parse(body)?, now)
-            }
+            Api::ChatCompletions => self.chat(&Chat::parse(body)?, now()),
             Api::Completions => {
                 let wanted: Completion = parse(body)?;
                 if wanted.truncate_prompt_tokens.is_some() {
@@ -165,6 +168,21 @@ impl Tokens for Model {
             Api::Embeddings | Api::Unknown => Err(TokensError::Unsupported("other requests")),
         }
     }
+
+    fn tokens_before_media(&self, api: Api, body: &[u8]) -> Result<Vec<u32>, TokensError> {
+        match api {
+            Api::ChatCompletions => self.chat_before_media(&Chat::parse(body)?, now()),
+            Api::Completions | Api::Embeddings | Api::Unknown => {
+                Err(TokensError::Unsupported("media in other requests"))
+            }
+        }
+    }
+}
+
+/// Unix time in seconds.
+fn now() -> i64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.map_or(0, |now| i64::try_from(now.as_secs()).unwrap_or(0))
 }
 
 fn ids(body: &[u8]) -> Result<Vec<u32>, TokensError> {
@@ -238,9 +256,10 @@ impl Prefixes {
             Some((known, Source::Own(_))) if self.is_distrusted(known) => {
                 return (How::Mismatched, Prompted::default());
             }
-            Some((_, Source::Own(_))) if content.media => {
-                (How::Unsupported, Err(TokensError::Unsupported("media")))
-            }
+            Some((_, Source::Own(tokens))) if content.media => (
+                How::BeforeMedia,
+                tokens.tokens_before_media(api, &content.body),
+            ),
             Some((_, Source::Own(tokens))) => (How::Tokenized, tokens.tokens(api, &content.body)),
             // Who asks the engine first does not come here.
             Some((_, Source::Engine | Source::Service(_))) => (
@@ -253,6 +272,11 @@ impl Prefixes {
             None => return (How::Unknown, Prompted::default()),
         };
         match tokens {
+            Ok(tokens) if how == How::BeforeMedia => {
+                let scope = scope(known, model, content);
+                let keys = self.keys(scope, &tokens, [].into_iter(), true);
+                (how, Prompted { tokens: None, keys })
+            }
             Ok(tokens) => (how, self.by_tokens(known, model, content, &tokens)),
             Err(TokensError::Unsupported(_)) => (How::Unsupported, Prompted::default()),
             Err(error) => {

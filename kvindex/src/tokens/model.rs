@@ -1,6 +1,12 @@
 //! All that turns a request of one model into tokens.
 
-use super::{Chat, ContentFormat, Memo, MemoStats, Rendering, Template, Tokenizer, TokensError};
+use super::{
+    Chat, ContentFormat, Memo, MemoStats, Rendering, Template, Tokenizer, TokensError, chat::Media,
+};
+
+/// Texts in the place of media: they begin with a letter, a mark and a line's end, so that whatever an engine puts there
+/// differs from one of them at its first character, and joins what is before it no more than one of them does.
+const STANDS: [&str; 3] = ["wgMedium", "<|wgMedium|>", "\nwgMedium"];
 
 /// A tokeniser, a chat template and a memory.
 pub struct Model {
@@ -71,6 +77,39 @@ impl Model {
     pub fn chat(&self, chat: &Chat, now: i64) -> Result<Vec<u32>, TokensError> {
         let text = self.render(chat, now)?;
         self.prompt(&text, chat.special_tokens())
+    }
+
+    /// Tokens of a chat with images, sounds or the like up to the first of them. What follows only the engine knows, and it
+    /// makes exactly these tokens before it.
+    ///
+    /// # Errors
+    /// As [`Model::chat`].
+    pub fn chat_before_media(&self, chat: &Chat, now: i64) -> Result<Vec<u32>, TokensError> {
+        let template = self.template.as_ref();
+        let template = template.ok_or(TokensError::Unsupported(
+            "chats of a model without a template",
+        ))?;
+        let rendering = Rendering { chat, now };
+        let tokens = |media| {
+            let text = template.render_with(&rendering, media)?;
+            self.prompt(&text, chat.special_tokens())
+        };
+        let mut media: Vec<Media<'_>> = STANDS.map(Media::Text).into();
+        if template.content_format() == ContentFormat::Parts {
+            // What the template itself writes, wherever it writes it.
+            media.push(Media::Parts);
+        }
+        let mut media = media.into_iter();
+        let mut known = match media.next() {
+            Some(first) => tokens(first)?,
+            None => Vec::new(),
+        };
+        for other in media {
+            let other = tokens(other)?;
+            let same = known.iter().zip(&other).take_while(|(a, b)| a == b);
+            known.truncate(same.count());
+        }
+        Ok(known)
     }
 
     /// Tokens of a chat as [`Model::chat`] gives them, without memory: for checks.
