@@ -35,6 +35,12 @@ impl Tokens for Bytewise {
     fn tokens(&self, _: Api, body: &[u8]) -> Result<Vec<u32>, TokensError> {
         Ok(body.iter().map(|byte| u32::from(*byte)).collect())
     }
+
+    fn tokens_before_media(&self, _: Api, body: &[u8]) -> Result<Vec<u32>, TokensError> {
+        let text = String::from_utf8_lossy(body);
+        let (before, _) = text.split_once("{\"type\":\"image_url\"").unwrap();
+        Ok(before.bytes().map(u32::from).collect())
+    }
 }
 
 fn bytewise() -> PrefixSpec {
@@ -111,7 +117,7 @@ async fn every_prompt_comes_to_something() {
         (chats, "", &chat, How::Tokenized),
         (completions, "anything", &ids(3), How::Ids),
         (chats, "other", &chat, How::Text),
-        (chats, "m", image, How::Unsupported),
+        (chats, "m", image, How::BeforeMedia),
         (completions, "m", two, How::Unsupported),
         (completions, "m", cut, How::Unsupported),
         (completions, "m", negative, How::Failed),
@@ -146,6 +152,33 @@ async fn keys_tell_models_adapters_and_domains_apart() {
     // The last token is computed anew.
     let (_, prompted) = read(&prefixes, Api::Completions, "m", &ids(48));
     assert_eq!(prompted.keys.len(), 2);
+}
+
+/// A prompt with an image has the keys of all whole blocks before it, and no others.
+#[tokio::test]
+async fn keys_end_before_the_first_medium() {
+    let prefixes = start(bytewise());
+    let body = |before: usize, after: &str| {
+        let text = "x".repeat(before);
+        format!(
+            r#"{{"messages":[{{"role":"user","content":[{{"type":"text","text":"{text}"}},{{"type":"image_url","image_url":{{"url":"u"}}}},{{"type":"text","text":"{after}"}}]}}]}}"#
+        )
+    };
+    let read = |body: &str| read(&prefixes, Api::ChatCompletions, "m", body);
+    for before in 0..50 {
+        let body = body(before, "after");
+        let at = body.find(r#"{"type":"image_url""#).unwrap();
+        let (how, prompted) = read(&body);
+        assert_eq!((how, prompted.tokens), (How::BeforeMedia, None));
+        assert_eq!(prompted.keys.len(), at / 16, "{before}");
+    }
+    let (one, two) = (read(&body(40, "one")).1, read(&body(40, "two, longer")).1);
+    assert_eq!(one.keys, two.keys);
+    // The same beginning without an image has the same keys as far as both have some.
+    let plain = body(40, "").replace(r#"{"type":"image_url","image_url":{"url":"u"}},"#, "");
+    let (how, plain) = read(&plain);
+    assert_eq!(how, How::Tokenized);
+    assert_eq!(one.keys[..], plain.keys[..one.keys.len()]);
 }
 
 #[tokio::test]

@@ -129,6 +129,19 @@ impl Chat {
         self.add_generation_prompt.unwrap_or(true)
     }
 
+    /// All texts of messages.
+    pub(super) fn texts(&self) -> impl Iterator<Item = &str> {
+        self.messages.iter().flat_map(|message| {
+            let (text, parts): (Option<&str>, &[Part]) = match &message.content {
+                Content::Absent => (None, &[]),
+                Content::Text(text) => (Some(text), &[]),
+                Content::Parts(parts) => (None, parts),
+            };
+            let parts = parts.iter().filter_map(|part| part.text().ok());
+            text.into_iter().chain(parts)
+        })
+    }
+
     /// Text of the final message, for who continues it.
     pub(super) fn final_text(&self) -> Result<String, TokensError> {
         match self.messages.last().map(|message| &message.content) {

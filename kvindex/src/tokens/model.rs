@@ -83,31 +83,42 @@ impl Model {
     /// makes exactly these tokens before it.
     ///
     /// # Errors
-    /// As [`Model::chat`].
+    /// As [`Model::chat`], and when a text of the chat writes a special token out: engines may take it for a medium's place.
     pub fn chat_before_media(&self, chat: &Chat, now: i64) -> Result<Vec<u32>, TokensError> {
+        if chat.texts().any(|text| self.tokenizer.has_mark(text)) {
+            return Err(TokensError::Unsupported("media beside special tokens"));
+        }
         let template = self.template.as_ref();
         let template = template.ok_or(TokensError::Unsupported(
             "chats of a model without a template",
         ))?;
         let rendering = Rendering { chat, now };
-        let tokens = |media| {
-            let text = template.render_with(&rendering, media)?;
-            self.prompt(&text, chat.special_tokens())
-        };
         let mut media: Vec<Media<'_>> = STANDS.map(Media::Text).into();
         if template.content_format() == ContentFormat::Parts {
             // What the template itself writes, wherever it writes it.
             media.push(Media::Parts);
         }
-        let mut media = media.into_iter();
-        let mut known = match media.next() {
-            Some(first) => tokens(first)?,
-            None => Vec::new(),
+        let texts = media
+            .into_iter()
+            .map(|media| template.render_with(&rendering, media));
+        let texts: Vec<String> = texts.collect::<Result<_, _>>()?;
+        let Some((first, others)) = texts.split_first() else {
+            return Ok(Vec::new());
         };
-        for other in media {
-            let other = tokens(other)?;
-            let same = known.iter().zip(&other).take_while(|(a, b)| a == b);
-            known.truncate(same.count());
+        // Tokens that some text shares with another may be of what differs, in a tokeniser that does not know it. Those of
+        // the text that all share are of nothing else.
+        let shared = others.iter().fold(first.as_str(), |shared, other| {
+            let pairs = shared.char_indices().zip(other.chars());
+            let same = pairs.take_while(|((_, a), b)| a == b);
+            let end = same.last().map_or(0, |((at, a), _)| at + a.len_utf8());
+            shared.get(..end).unwrap_or_default()
+        });
+        let mut known = self.prompt(shared, chat.special_tokens())?;
+        for text in &texts {
+            let tokens = self.prompt(text, chat.special_tokens())?;
+            let same = known.iter().zip(&tokens).take_while(|(a, b)| a == b);
+            let same = same.count();
+            known.truncate(same);
         }
         Ok(known)
     }
