@@ -4,7 +4,7 @@ use std::{net::TcpListener, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use wicketgate_pool::scheduler::{Incarnation, PrefixView, RequestView};
-use wicketgate_wire::{EngineKind, scan_request};
+use wicketgate_wire::{EngineKind, MetricsSample, RankSample, scan_request};
 
 use super::*;
 
@@ -209,6 +209,67 @@ async fn a_pick_is_known_at_once_and_goes_with_its_endpoint() {
     assert_eq!(prefixes.lives(), (0, 1));
     drop(one);
     assert_eq!((prefixes.lives(), prefixes.stats().endpoints), ((0, 0), 0));
+}
+
+/// C35: of a prompt that is longer than a cache the head counts, not nothing.
+#[tokio::test]
+async fn a_prompt_of_six_blocks_in_a_cache_of_four_counts_for_four() {
+    let prefixes = start(PrefixSpec {
+        approximate: Some(Approximate {
+            ttl: Duration::from_secs(60),
+            blocks: 4,
+        }),
+        ..spec()
+    });
+    let _life = join(&prefixes, 1);
+    let live = LiveView::new(Arc::clone(&prefixes));
+    let (_, prompted) = read(&prefixes, Api::Completions, "m", &ids(97));
+    assert_eq!(prompted.keys.len(), 6);
+    live.picked(&view(1, &prompted.keys, 97), Incarnation(1));
+    live.look(&view(2, &prompted.keys, 97));
+    assert_eq!(
+        live.cached_tokens(&view(2, &prompted.keys, 97), Incarnation(1)),
+        64
+    );
+}
+
+/// C32: an engine that goes to sleep has lost its cache, whether it says so or not; what it caches later counts again.
+#[tokio::test]
+async fn sleep_purges_and_only_once() {
+    let prefixes = start(spec());
+    let (_one, _two) = (join(&prefixes, 1), join(&prefixes, 2));
+    let live = LiveView::new(Arc::clone(&prefixes));
+    let (_, prompted) = read(&prefixes, Api::Completions, "m", &ids(49));
+    let scrape = |sleeping: Option<bool>| {
+        let mut rank = RankSample::default();
+        rank.sleeping = sleeping;
+        let mut sample = MetricsSample::default();
+        sample.ranks.push(rank);
+        prefixes.scraped(Incarnation(1), &sample);
+    };
+    let pick = |id| {
+        for at in [1, 2] {
+            live.picked(&view(id, &prompted.keys, 49), Incarnation(at));
+        }
+    };
+    let cached = |id| {
+        live.look(&view(id, &prompted.keys, 49));
+        [1, 2].map(|at| live.cached_tokens(&view(id, &prompted.keys, 49), Incarnation(at)))
+    };
+    pick(1);
+    for state in [None, Some(false)] {
+        scrape(state);
+        assert_eq!(cached(2), [48, 48]);
+    }
+    scrape(Some(true));
+    assert_eq!(cached(3), [0, 48]);
+    // It wakes up for this one before the next scrape.
+    pick(4);
+    scrape(Some(true));
+    assert_eq!(cached(5), [48, 48]);
+    scrape(Some(false));
+    scrape(Some(true));
+    assert_eq!(cached(6), [0, 48]);
 }
 
 /// A text has more pieces than its tokens are thought to be: they are no more than the prompt, and never all of it.
