@@ -34,8 +34,9 @@ soak: ## Five minutes of load with churn, disconnects and failing engines
 	WICKETGATE_SOAK_SECONDS=$${WICKETGATE_SOAK_SECONDS:-300} \
 	$(CARGO) test --profile $(PROFILE) -p wicketgate --test e2e -- soak --nocapture
 
-nightly: soak ## What is too long for every change: ten million admission events, and the soak
+nightly: soak ## What is too long for every change: ten million admission events, ten million prompts, and the soak
 	WICKETGATE_ADMISSION_EVENTS=10000000 $(CARGO) test --profile $(PROFILE) -p wicketgate-admission
+	WICKETGATE_INDEX_PROMPTS=10000000 $(CARGO) test --profile $(PROFILE) -p wicketgate-kvindex --test soak
 
 bench: ## Benchmarks in the release profile; ARGS="schedule --endpoints 100"
 	$(CARGO) run --quiet --release -- bench $(ARGS)

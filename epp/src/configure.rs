@@ -3,7 +3,8 @@
 use std::{net::SocketAddr, path::PathBuf, sync::Arc};
 
 use wicketgate_config::{
-    Config, Endpoint, Engine, HashCheck, KvEvents, KvIndex, SecretError, TlsFiles, TrustedProxy,
+    Config, Endpoint, Engine, HashCheck, KvEvents, KvIndex, OnMismatch, SecretError, TlsFiles,
+    TokenSource, TrustedProxy,
 };
 use wicketgate_kvindex::keys::engine::{Algorithm, ExtraStyle, HashScheme, VllmHasher};
 use wicketgate_pool::{
@@ -14,11 +15,14 @@ use wicketgate_wire::EngineKind;
 
 use crate::{
     discovery::EndpointEntry,
+    engine::Reach,
     fleet::FleetSettings,
     gateway::{GatewaySpec, Listen, PoolSpec},
     http::{Limits, UpstreamPolicy},
     pipeline::Settings,
-    prefix::{Approximate, EventsFrom, PrefixSpec, TokenizerSource, TokenizerSpec},
+    prefix::{
+        self, Approximate, CheckSpec, EventsFrom, PrefixSpec, TokenizerSource, TokenizerSpec,
+    },
     telemetry::ScrapePolicy,
     tls::{Connector, ServerFiles, TlsError},
     trust::TrustedHeaders,
@@ -133,7 +137,10 @@ pub fn gateway_spec(
             ),
             access_log: config.access_log,
         },
-        prefix: config.kv_index.as_ref().map(prefix_spec),
+        prefix: config
+            .kv_index
+            .as_ref()
+            .map(|index| prefix_spec(index, &upstream)),
         scrape: ScrapePolicy {
             interval: config.scrape_interval,
             timeout: config.scrape_timeout,
@@ -165,8 +172,9 @@ pub fn gateway_spec(
     })
 }
 
-fn prefix_spec(index: &KvIndex) -> PrefixSpec {
+fn prefix_spec(index: &KvIndex, upstream: &UpstreamPolicy) -> PrefixSpec {
     let tokenizers = index.tokenizers.iter();
+    let check = &index.token_check;
     PrefixSpec {
         block_size: index.block_size,
         max_bytes: index.max_bytes,
@@ -180,11 +188,30 @@ fn prefix_spec(index: &KvIndex) -> PrefixSpec {
                 model: Arc::from(files.model.as_str()),
                 aliases: files.aliases.clone(),
                 adapters: files.adapters.clone(),
-                source: TokenizerSource::Folder(files.path.clone()),
+                source: match &files.source {
+                    TokenSource::Folder(folder) => TokenizerSource::Folder(folder.clone()),
+                    TokenSource::Engine => TokenizerSource::Engine,
+                    TokenSource::Service(at) => TokenizerSource::Service(at.as_str().into()),
+                },
             })
             .collect(),
         tokenizer_memory: index.tokenizer_memory,
         long_body: index.long_body,
+        check: CheckSpec {
+            probe: check.probe,
+            sample: check.sample,
+            on_mismatch: match check.on_mismatch {
+                OnMismatch::Engine => prefix::OnMismatch::Engine,
+                OnMismatch::Load => prefix::OnMismatch::Load,
+                OnMismatch::Ignore => prefix::OnMismatch::Ignore,
+            },
+            timeout: check.timeout,
+            concurrency: check.concurrency,
+        },
+        reach: Reach {
+            tls: upstream.tls.clone(),
+            authorization: upstream.authorization.clone(),
+        },
         events: match index.events {
             KvEvents::Off => EventsFrom::Off,
             KvEvents::Connect {

@@ -9,12 +9,14 @@
 //!
 //! [`exchange`] is one request's life as a state machine; [`extproc`] and [`http`] only move bytes for it.
 //! [`shell`] owns the pools and their guards, [`discovery`] and [`telemetry`] feed them, [`admin`] shows them,
-//! [`prefix`] knows what they have cached, from what [`kvevents`] takes in, and [`fleet`] talks to other replicas. [`gateway`] wires all of it from a configuration.
+//! [`prefix`] knows what they have cached, from what [`kvevents`] takes in, [`engine`] asks them questions, and [`fleet`]
+//! talks to other replicas. [`gateway`] wires all of it from a configuration.
 
 pub mod admin;
 pub mod clock;
 pub mod configure;
 pub mod discovery;
+pub mod engine;
 pub mod exchange;
 pub mod extproc;
 pub mod fleet;

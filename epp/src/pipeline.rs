@@ -125,14 +125,19 @@ impl Pipeline {
         let Some(prefixes) = &self.prefixes else {
             return Prepared::Now(ask);
         };
+        let (this, api, model) = (Arc::clone(prefixes), ask.api, Arc::clone(&ask.model));
+        if prefixes.asks(api, &model, &content) {
+            return Prepared::Later(Box::pin(async move {
+                ask.prompted = this.prompt_by_engine(api, model, content).await;
+                ask
+            }));
+        }
         if !prefixes.is_long(&content) {
-            ask.prompted = prefixes.prompt(ask.api, &ask.model, &content);
+            ask.prompted = prefixes.prompt(api, &model, &content);
             return Prepared::Now(ask);
         }
-        let prompt =
-            Arc::clone(prefixes).prompt_elsewhere(ask.api, Arc::clone(&ask.model), content);
         Prepared::Later(Box::pin(async move {
-            ask.prompted = prompt.await;
+            ask.prompted = this.prompt_elsewhere(api, model, content).await;
             ask
         }))
     }

@@ -142,7 +142,12 @@ async fn run(
                     prefixes.scraped(target.id, &page.scanned);
                 }
             }
-            Err(_) => page.connection = None,
+            Err(_) => {
+                page.connection = None;
+                if let Some(prefixes) = &prefixes {
+                    prefixes.unscraped(target.id);
+                }
+            }
         }
         shell.post(Input::Telemetry {
             of: target.id,

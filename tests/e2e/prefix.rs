@@ -20,24 +20,24 @@ use wicketgate_testkit::{
 
 use crate::wicketgate;
 
-const CHAT: &str = "/v1/chat/completions";
+pub(crate) const CHAT: &str = "/v1/chat/completions";
 
 /// An engine that says what it caches.
-struct Engine {
-    handle: EngineHandle,
-    publisher: Arc<KvPublisher>,
+pub(crate) struct Engine {
+    pub(crate) handle: EngineHandle,
+    pub(crate) publisher: Arc<KvPublisher>,
 }
 
-fn loopback() -> SocketAddr {
+pub(crate) fn loopback() -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], 0))
 }
 
 impl Engine {
-    async fn start(replay: bool) -> Engine {
+    pub(crate) async fn start(replay: bool) -> Engine {
         Engine::start_at(loopback(), loopback(), replay.then(loopback), KvShape::Map).await
     }
 
-    async fn start_at(
+    pub(crate) async fn start_at(
         api: SocketAddr,
         events: SocketAddr,
         replay: Option<SocketAddr>,
@@ -67,7 +67,7 @@ impl Engine {
         Engine { handle, publisher }
     }
 
-    fn line(&self, name: &str) -> String {
+    pub(crate) fn line(&self, name: &str) -> String {
         let port = |at: SocketAddr| at.port().to_string();
         let mut labels = json!({"kv-events-port": port(self.publisher.events())});
         if let Some(replay) = self.publisher.replay() {
@@ -86,12 +86,12 @@ impl Engine {
         Engine::start_at(api, events, replay, shape).await
     }
 
-    async fn post(&self, path: &str, body: &Value) -> Value {
+    pub(crate) async fn post(&self, path: &str, body: &Value) -> Value {
         post(self.handle.address(), path, body).await
     }
 }
 
-async fn post(to: SocketAddr, path: &str, body: &Value) -> Value {
+pub(crate) async fn post(to: SocketAddr, path: &str, body: &Value) -> Value {
     let mut caller = Caller::connect(to, Version::H1).await;
     let headers = [("content-type", "application/json")];
     let answer = caller
@@ -102,7 +102,7 @@ async fn post(to: SocketAddr, path: &str, body: &Value) -> Value {
 }
 
 /// The emulator's tokeniser as files, for texts of words that it generates.
-fn tokenizer(folder: &TempDir) {
+pub(crate) fn tokenizer(folder: &TempDir) {
     let marks = |role: &str| text::chat([(role, "")], false);
     let mut vocabulary = serde_json::Map::new();
     let mut added = Vec::new();
@@ -135,15 +135,15 @@ fn tokenizer(folder: &TempDir) {
 }
 
 /// Words that the engine reads back as one token each.
-fn words(count: usize) -> String {
+pub(crate) fn words(count: usize) -> String {
     let tokens: Vec<u32> = (0..count).map(|_| fastrand::u32(..text::WORDS)).collect();
     text::detokenize(&tokens)
 }
 
-struct Rig {
-    front: Front,
+pub(crate) struct Rig {
+    pub(crate) front: Front,
     gateway: Option<Gateway>,
-    engines: Vec<Engine>,
+    pub(crate) engines: Vec<Engine>,
     _files: TempDir,
 }
 
@@ -153,6 +153,16 @@ impl Rig {
         Rig::start_with(command, engines, long_body, "", &[]).await
     }
 
+    /// A front that is there already, in front of these engines.
+    pub(crate) fn before(front: Front, engines: Vec<Engine>) -> Rig {
+        Rig {
+            front,
+            gateway: None,
+            engines,
+            _files: TempDir::new(),
+        }
+    }
+
     async fn start_with(
         command: Command,
         engines: Vec<Engine>,
@@ -160,21 +170,33 @@ impl Rig {
         more: &str,
         arguments: &[&str],
     ) -> Option<Rig> {
+        let files = TempDir::new();
+        tokenizer(&files);
+        // What its files say of other texts than words is not what engines say.
+        let index = format!(
+            "kvIndex:\n  longBody: {long_body}\n  tokenizers:\n  - {{model: m, path: \"{}\", adapters: [food]}}\n  tokenCheck: {{probe: false}}\n  events: {{mode: connect}}\n{more}",
+            files.path().display()
+        );
+        Rig::with_index(command, engines, files, &index, arguments).await
+    }
+
+    /// The same with this section, and `files` that it names; `None` where there is no Envoy.
+    pub(crate) async fn with_index(
+        command: Command,
+        engines: Vec<Engine>,
+        files: TempDir,
+        index: &str,
+        arguments: &[&str],
+    ) -> Option<Rig> {
         let envoy = match command {
             Command::Serve => None,
             Command::Epp => Some(envoy_binary()?),
         };
-        let files = TempDir::new();
-        tokenizer(&files);
         let lines = (0..)
             .zip(&engines)
             .map(|(at, engine)| engine.line(&format!("e{at}")));
         let pool = format!("  endpoints:\n{}", lines.collect::<String>());
-        let extra = format!(
-            "kvIndex:\n  longBody: {long_body}\n  tokenizers:\n  - {{model: m, path: \"{}\", adapters: [food]}}\n  events: {{mode: connect}}\n{more}",
-            files.path().display()
-        );
-        let front = Front::start_with(wicketgate(), command, &pool, "", &extra, arguments).await;
+        let front = Front::start_with(wicketgate(), command, &pool, "", index, arguments).await;
         front.wait_scraped(engines.len()).await;
         let all: Vec<SocketAddr> = engines.iter().map(|e| e.handle.address()).collect();
         let gateway = match &envoy {
@@ -195,7 +217,7 @@ impl Rig {
     }
 
     /// Waits until every endpoint is known to speak for itself.
-    async fn all_exact(&self) {
+    pub(crate) async fn all_exact(&self) {
         eventually("every endpoint to speak for itself", || async {
             let index = self.front.view("/debug/index").await;
             let all = json!({"exact": self.engines.len(), "approximate": 0});
@@ -210,7 +232,7 @@ impl Rig {
     }
 
     /// A subscription is on its way for a while: the first message that comes in shows that it has come.
-    async fn heard(&self, at: usize) {
+    pub(crate) async fn heard(&self, at: usize) {
         let frames = || async { self.source(at).await["frames"].as_u64().unwrap_or(0) };
         let before = frames().await;
         eventually("the first event", || async {
@@ -222,7 +244,7 @@ impl Rig {
         .await;
     }
 
-    async fn source(&self, at: usize) -> Value {
+    pub(crate) async fn source(&self, at: usize) -> Value {
         let index = self.front.view("/debug/index").await;
         let name = format!("e{at}");
         let sources = index["sources"].as_array().unwrap();
@@ -231,7 +253,7 @@ impl Rig {
     }
 
     /// Waits until everything that engines published is in.
-    async fn caught_up(&self) {
+    pub(crate) async fn caught_up(&self) {
         eventually("all events", || async {
             for (at, engine) in self.engines.iter().enumerate() {
                 let source = self.source(at).await;
@@ -249,7 +271,7 @@ impl Rig {
     }
 
     /// Tokens of a request that each engine holds, by the index.
-    async fn credits(&self, body: &Value) -> Vec<u64> {
+    pub(crate) async fn credits(&self, body: &Value) -> Vec<u64> {
         let headers = [("content-type", "application/json")];
         let body = body.to_string();
         let found = call(
@@ -273,7 +295,7 @@ impl Rig {
     }
 
     /// Sends a request that nobody competes with; where it went, and the answer.
-    async fn send(&self, path: &str, body: &Value) -> (usize, Value) {
+    pub(crate) async fn send(&self, path: &str, body: &Value) -> (usize, Value) {
         let seen = || self.engines.iter().map(|engine| engine.handle.stats().ok);
         let before: Vec<u64> = seen().collect();
         let answer = post(self.address(), path, body).await;
@@ -282,19 +304,19 @@ impl Rig {
     }
 }
 
-fn cached(answer: &Value) -> u64 {
+pub(crate) fn cached(answer: &Value) -> u64 {
     let cached = &answer["usage"]["prompt_tokens_details"]["cached_tokens"];
     cached.as_u64().unwrap_or_else(|| panic!("{answer}"))
 }
 
 /// A conversation that grows.
-struct Talk {
-    body: Value,
+pub(crate) struct Talk {
+    pub(crate) body: Value,
     turns: u32,
 }
 
 impl Talk {
-    fn new(model: &str, salt: Option<&str>) -> Talk {
+    pub(crate) fn new(model: &str, salt: Option<&str>) -> Talk {
         let system = json!({"role": "system", "content": words(70)});
         let mut body =
             json!({"model": model, "messages": [system], "max_tokens": 24, "ignore_eos": true});
@@ -304,13 +326,13 @@ impl Talk {
         Talk { body, turns: 0 }
     }
 
-    fn say(&mut self, role: &str, content: String) {
+    pub(crate) fn say(&mut self, role: &str, content: String) {
         let message = json!({"role": role, "content": content});
         self.body["messages"].as_array_mut().unwrap().push(message);
     }
 
     /// One turn: credit before it, where it went, and what was cached there.
-    async fn turn(&mut self, rig: &Rig) -> (Vec<u64>, usize, u64) {
+    pub(crate) async fn turn(&mut self, rig: &Rig) -> (Vec<u64>, usize, u64) {
         self.say("user", words(fastrand::usize(1..60)));
         self.turns += 1;
         rig.caught_up().await;
@@ -435,7 +457,7 @@ async fn every_prompt_goes_on() {
     let text = |content: Value| json!({"model": "m", "messages": [{"role": "user", "content": content}], "max_tokens": 4});
     let image = json!([{"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}]);
     for (body, how) in [
-        (text(image), "unsupported"),
+        (text(image), "before_media"),
         (
             json!({"model": "m", "prompt": [ids, ids], "max_tokens": 4}),
             "unsupported",

@@ -27,11 +27,13 @@ pub struct KvIndex {
     /// With how many blocks, when their metrics do not say.
     pub approximate_blocks: usize,
     /// Tokenisers.
-    pub tokenizers: Vec<TokenizerFiles>,
+    pub tokenizers: Vec<ModelTokens>,
     /// Bytes that each tokeniser remembers.
     pub tokenizer_memory: usize,
     /// Longer bodies are tokenised elsewhere.
     pub long_body: u64,
+    /// Whether engines make the same tokens.
+    pub token_check: TokenCheck,
     /// Where events come from.
     pub events: KvEvents,
     /// What subscribed topics begin with.
@@ -63,17 +65,54 @@ impl Default for HashCheck {
     }
 }
 
-/// Where the files of a model's tokeniser lie, and which names it serves.
+/// Who makes the tokens of a model's prompts, and which names it serves.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct TokenizerFiles {
+pub struct ModelTokens {
     /// What requests name that use no adapter.
     pub model: String,
-    /// The folder.
-    pub path: PathBuf,
+    /// Who makes them.
+    pub source: TokenSource,
     /// Further names of the model.
     pub aliases: Vec<String>,
     /// Adapters.
     pub adapters: Vec<String>,
+}
+
+/// Who makes the tokens of a model's prompts.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub enum TokenSource {
+    /// We do, from the files in this folder.
+    Folder(PathBuf),
+    /// Its engines.
+    Engine,
+    /// The service at this `host:port`.
+    Service(String),
+}
+
+/// How our tokens are compared with the engines', and how engines are asked for theirs.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct TokenCheck {
+    /// Each engine is asked about some prompts of ours.
+    pub probe: bool,
+    /// Share of live prompts that are compared.
+    pub sample: f64,
+    /// What becomes of a model's prompts while its tokens differ.
+    pub on_mismatch: OnMismatch,
+    /// Longest time that a request waits for an engine's tokens.
+    pub timeout: Duration,
+    /// Requests that wait for engines' tokens at once.
+    pub concurrency: usize,
+}
+
+/// What becomes of the prompts of a model whose tokens differ from the engine's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum OnMismatch {
+    /// Engines tokenise them.
+    Engine,
+    /// They go by load alone.
+    Load,
+    /// Nothing.
+    Ignore,
 }
 
 /// Where engines' events come from; an endpoint's labels go before the ports.
@@ -101,38 +140,79 @@ pub enum KvEvents {
 #[serde(default, rename_all = "camelCase")]
 pub(crate) struct Section {
     block_size: u32,
-    max_bytes: Size,
-    prediction_ttl: Span,
+    pub(crate) max_bytes: Size,
+    pub(crate) prediction_ttl: Span,
     approximate: bool,
     approximate_ttl: Span,
     approximate_blocks: usize,
     tokenizers: Vec<Tokenizer>,
     tokenizer_memory: Size,
     long_body: Size,
-    events: Events,
+    token_check: CheckSection,
+    pub(crate) engine_tokens: EngineSection,
+    pub(crate) events: Events,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
-#[serde(default)]
+#[serde(default, rename_all = "camelCase")]
 struct Tokenizer {
     model: String,
-    path: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path: Option<String>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    engine: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    render_url: Option<String>,
     aliases: Vec<String>,
     adapters: Vec<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(default, rename_all = "camelCase")]
-struct Events {
-    mode: String,
-    port: u16,
+struct CheckSection {
+    probe: bool,
+    sample: f64,
+    on_mismatch: String,
+}
+
+impl Default for CheckSection {
+    fn default() -> Self {
+        CheckSection {
+            probe: true,
+            sample: 0.01,
+            on_mismatch: "engine".to_owned(),
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(crate) struct EngineSection {
+    pub(crate) timeout: Span,
+    concurrency: usize,
+}
+
+impl Default for EngineSection {
+    fn default() -> Self {
+        EngineSection {
+            timeout: Span(Duration::from_millis(100)),
+            concurrency: 64,
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(crate) struct Events {
+    pub(crate) mode: String,
+    pub(crate) port: u16,
     #[serde(skip_serializing_if = "Option::is_none")]
-    replay_port: Option<u16>,
+    pub(crate) replay_port: Option<u16>,
     ranks: u32,
     #[serde(skip_serializing_if = "String::is_empty")]
-    topic: String,
+    pub(crate) topic: String,
     #[serde(skip_serializing_if = "Option::is_none")]
-    listen: Option<String>,
+    pub(crate) listen: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     hash_check: Option<HashCheck>,
 }
@@ -149,6 +229,8 @@ impl Default for Section {
             tokenizers: Vec::new(),
             tokenizer_memory: Size(64 << 20),
             long_body: Size(8 << 10),
+            token_check: CheckSection::default(),
+            engine_tokens: EngineSection::default(),
             events: Events::default(),
         }
     }
@@ -169,6 +251,25 @@ impl Default for Events {
 }
 
 impl Section {
+    /// True if a model has a tokeniser, by any of its names.
+    pub(crate) fn has_model(&self, model: &str) -> bool {
+        let mut named = self.tokenizers.iter().flat_map(|tokenizer| {
+            let more = tokenizer.aliases.iter().chain(&tokenizer.adapters);
+            more.chain([&tokenizer.model])
+        });
+        named.any(|name| name == model)
+    }
+
+    /// A model whose engines, or the service at this URL, make its tokens.
+    pub(crate) fn add_model(&mut self, model: &str, render_url: Option<String>) {
+        self.tokenizers.push(Tokenizer {
+            model: model.to_owned(),
+            engine: render_url.is_none(),
+            render_url,
+            ..Tokenizer::default()
+        });
+    }
+
     /// Takes over a size that stands elsewhere in the file.
     pub(crate) fn set(&mut self, key: &str, value: &Value) -> Result<(), String> {
         let most = match key {
@@ -191,6 +292,7 @@ pub(crate) fn check(section: &Section, out: &mut Decoded) {
     for (key, span) in [
         ("predictionTtl", section.prediction_ttl),
         ("approximateTtl", section.approximate_ttl),
+        ("engineTokens.timeout", section.engine_tokens.timeout),
     ] {
         if span.0.is_zero() {
             out.fault(&format!("kvIndex.{key}"), "must be longer than 0s");
@@ -202,12 +304,7 @@ pub(crate) fn check(section: &Section, out: &mut Decoded) {
     let mut names: Vec<&str> = Vec::new();
     for (index, tokenizer) in section.tokenizers.iter().enumerate() {
         let path = format!("kvIndex.tokenizers[{index}]");
-        if tokenizer.path.is_empty() && out.has(&format!("{path}.path")) {
-            out.fault(
-                &format!("{path}.path"),
-                "an empty text is no folder; name one",
-            );
-        }
+        source(tokenizer, &path, out);
         let all = std::iter::once(&tokenizer.model);
         for name in all.chain(&tokenizer.aliases).chain(&tokenizer.adapters) {
             if names.contains(&name.as_str()) {
@@ -236,6 +333,59 @@ pub(crate) fn check(section: &Section, out: &mut Decoded) {
     }
 }
 
+/// One of three ways to tokens, and only one.
+fn source(tokenizer: &Tokenizer, path: &str, out: &mut Decoded) {
+    let Tokenizer {
+        path: folder,
+        engine,
+        render_url,
+        ..
+    } = tokenizer;
+    let ways = [folder.is_some(), *engine, render_url.is_some()];
+    if ways.into_iter().filter(|way| *way).count() != 1 {
+        let what = "needs one of `path`, `engine: true` and `renderUrl`";
+        out.fault(path, what);
+    }
+    if folder.as_deref() == Some("") {
+        let what = "an empty text is no folder; name one";
+        out.fault(&format!("{path}.path"), what);
+    }
+    if let Some(url) = render_url
+        && service(url).is_none()
+    {
+        let what = format!("{} is not like http://HOST:PORT", shown(url));
+        out.fault(&format!("{path}.renderUrl"), what);
+    }
+}
+
+/// `host:port` of a URL without a path.
+pub(crate) fn service(url: &str) -> Option<String> {
+    let authority = url.strip_prefix("http://")?;
+    let authority = authority.strip_suffix('/').unwrap_or(authority);
+    let (host, port) = match authority.rsplit_once(':') {
+        Some((host, port)) if !authority.ends_with(']') => (host, port.parse().ok()?),
+        _ => (authority, 80),
+    };
+    let named = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
+    let bracketed = host
+        .strip_prefix('[')
+        .and_then(|host| host.strip_suffix(']'));
+    let is_host = match bracketed {
+        Some(address) => address.parse::<std::net::Ipv6Addr>().is_ok(),
+        None => !host.is_empty() && host.chars().all(named),
+    };
+    (is_host && port > 0_u16).then(|| format!("{host}:{port}"))
+}
+
+fn token_source(tokenizer: &Tokenizer) -> TokenSource {
+    let url = tokenizer.render_url.as_deref().and_then(service);
+    match (&tokenizer.path, url) {
+        (Some(folder), _) => TokenSource::Folder(folder.into()),
+        (None, Some(at)) => TokenSource::Service(at),
+        (None, None) => TokenSource::Engine,
+    }
+}
+
 /// The section as it runs.
 pub(crate) fn build(section: &Section) -> KvIndex {
     let events = &section.events;
@@ -251,15 +401,26 @@ pub(crate) fn build(section: &Section) -> KvIndex {
         tokenizers: section
             .tokenizers
             .iter()
-            .map(|files| TokenizerFiles {
+            .map(|files| ModelTokens {
                 model: files.model.clone(),
-                path: files.path.clone().into(),
+                source: token_source(files),
                 aliases: files.aliases.clone(),
                 adapters: files.adapters.clone(),
             })
             .collect(),
         tokenizer_memory: bytes(section.tokenizer_memory),
         long_body: section.long_body.0,
+        token_check: TokenCheck {
+            probe: section.token_check.probe,
+            sample: section.token_check.sample,
+            on_mismatch: match section.token_check.on_mismatch.as_str() {
+                "load" => OnMismatch::Load,
+                "ignore" => OnMismatch::Ignore,
+                _ => OnMismatch::Engine,
+            },
+            timeout: section.engine_tokens.timeout.0,
+            concurrency: section.engine_tokens.concurrency,
+        },
         events: match (events.mode.as_str(), listen) {
             ("connect", _) => KvEvents::Connect {
                 port: events.port,

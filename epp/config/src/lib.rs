@@ -34,7 +34,7 @@ pub use build::{Config, Fleet, Tls, TlsFiles};
 pub use endpoints::{Endpoint, Engine, parse_endpoints};
 pub use error::{Errors, Fault, Warning};
 pub use flow::{Flow, TrustedProxy};
-pub use kvindex::{HashCheck, KvEvents, KvIndex, TokenizerFiles};
+pub use kvindex::{HashCheck, KvEvents, KvIndex, ModelTokens, OnMismatch, TokenCheck, TokenSource};
 pub use pools::Pool;
 pub use schema::{json_schema, reference_markdown};
 pub use secret::{Secret, SecretError};

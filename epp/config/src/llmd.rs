@@ -2,6 +2,7 @@
 
 mod builtin;
 mod names;
+mod precise;
 mod profiles;
 
 use wicketgate_scheduler::{
@@ -92,7 +93,12 @@ fn plugin_spec(plugin: &Plugin, path: &str, out: &mut Decoded) -> Option<PluginS
         out.fault(&format!("{path}.type"), not_yet(&plugin.type_name));
         return None;
     }
-    match plugin_from_parameters(&plugin.type_name, name_of(plugin), &plugin.parameters) {
+    let (type_name, parameters) = match plugin.type_name == precise::SCORER {
+        // What the wrapper says of its index is taken over elsewhere.
+        true => (precise::SCORES_AS, &serde_json::Value::Null),
+        false => (plugin.type_name.as_str(), &plugin.parameters),
+    };
+    match plugin_from_parameters(type_name, name_of(plugin), parameters) {
         Ok(spec) => {
             header_names(&spec, path, out);
             Some(spec)
@@ -110,6 +116,7 @@ fn refused(plugin: &Plugin, path: &str, error: &PluginError, out: &mut Decoded) 
         let types = names::KNOWN
             .iter()
             .chain(builtin::types())
+            .chain([&precise::SCORER])
             .chain(flow::policy_types());
         nearest(&plugin.type_name, types.copied())
             .filter(|_| error.kind == PluginErrorKind::UnknownType)

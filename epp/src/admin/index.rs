@@ -10,7 +10,7 @@ use percent_encoding::percent_decode_str;
 use serde_json::{Value, json};
 use wicketgate_wire::{Api, scan_request};
 
-use super::{counter, gauge};
+use super::{counter, gauge, label};
 use crate::{pipeline::Pipeline, prefix::Prefixes};
 
 /// What a query of the lookup must be.
@@ -29,6 +29,14 @@ pub(super) fn summary(pipeline: &Pipeline) -> Value {
         .counts()
         .prompts()
         .map(|(how, count)| (how.label().to_owned(), count.into()))
+        .collect();
+    let checks = prefixes.checks();
+    let checks: serde_json::Map<String, Value> = checks
+        .map(|(checked, count)| (checked.label().to_owned(), count.into()))
+        .collect();
+    let trust = prefixes.trust();
+    let trusted: serde_json::Map<String, Value> = trust
+        .map(|(model, trusted)| (model.to_string(), trusted.into()))
         .collect();
     let sources: Vec<Value> = prefixes
         .sources()
@@ -68,6 +76,8 @@ pub(super) fn summary(pipeline: &Pipeline) -> Value {
         "orphans": stats.orphans,
         "bytes": stats.bytes,
         "prompts": prompts,
+        "token_checks": checks,
+        "trusted": trusted,
         "prompt_tokens": tokens,
         "hit_tokens": hits,
         "waiting": intake.waiting,
@@ -129,8 +139,13 @@ async fn look(pipeline: &Pipeline, body: Bytes) -> (StatusCode, Value) {
     let model = model.map_or_else(String::new, |model| model.decode(&body).into_owned());
     let content = crate::exchange::content(&facts, body);
     let prefixes = std::sync::Arc::clone(prefixes);
+    let told = match prefixes.asks(api, &model, &content) {
+        true => Some(prefixes.read_by_engine(api, &model, &content).await),
+        false => None,
+    };
     let looked = tokio::task::spawn_blocking(move || {
-        let (how, prompted) = prefixes.read(api, &model, &content);
+        let read = || prefixes.read(api, &model, &content);
+        let (how, prompted) = told.unwrap_or_else(read);
         let block = u64::from(prefixes.block_size());
         let holders: Vec<Value> = prefixes
             .holders(&prompted.keys)
@@ -241,6 +256,30 @@ pub(super) fn metrics(page: &mut String, prefixes: &Prefixes) -> std::fmt::Resul
         writeln!(
             page,
             "wicketgate_kvindex_prompts_total{{how=\"{how}\"}} {count}"
+        )?;
+    }
+    counter(
+        page,
+        "kvindex_token_checks",
+        "Comparisons of our tokens with an engine's, by what they came to",
+    )?;
+    for (checked, count) in prefixes.checks() {
+        let checked = checked.label();
+        writeln!(
+            page,
+            "wicketgate_kvindex_token_checks_total{{result=\"{checked}\"}} {count}"
+        )?;
+    }
+    gauge(
+        page,
+        "kvindex_tokenizer_trusted",
+        "Our tokens of a model were the engine's when they were compared last",
+    )?;
+    for (model, trusted) in prefixes.trust() {
+        let (model, trusted) = (label(model), u8::from(trusted));
+        writeln!(
+            page,
+            "wicketgate_kvindex_tokenizer_trusted{{model=\"{model}\"}} {trusted}"
         )?;
     }
     let counts = &intake.counts;

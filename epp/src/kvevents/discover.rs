@@ -3,18 +3,12 @@
 
 use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
 
-use bytes::{Bytes, BytesMut};
-use http_body_util::{BodyExt as _, Empty};
-use hyper::client::conn::http1;
-use hyper_util::rt::TokioIo;
+use bytes::BytesMut;
 use serde::Deserialize;
 use thiserror::Error;
-use tokio::{net::TcpStream, time::timeout};
 
-use super::{
-    Task,
-    config::{Events, RankSource},
-};
+use super::config::{Events, RankSource};
+use crate::engine::{AskError, Line, Question};
 
 /// Longest answer in bytes.
 const MOST: usize = 1 << 20;
@@ -27,7 +21,7 @@ pub enum DiscoverError {
     Absent(u16),
     /// It could not be asked.
     #[error("the engine could not be asked: {0}")]
-    Unreachable(String),
+    Unreachable(#[from] AskError),
     /// The answer makes no sense.
     #[error("the engine's answer makes no sense: {0}")]
     Answer(String),
@@ -45,13 +39,16 @@ struct Publisher {
     replay_endpoint: Option<String>,
 }
 
-/// Asks the engine at `address` (`host:port` of its API).
+/// Asks an engine; `host` is where it is.
 ///
 /// # Errors
 /// When it does not answer in time, or not with a list of publishers.
-pub async fn discover(address: &str, within: Duration) -> Result<Vec<RankSource>, DiscoverError> {
-    let body = get(address, "/kv_event_sources", within).await?;
-    let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+pub(crate) async fn discover(
+    line: &Line,
+    host: &str,
+    within: Duration,
+) -> Result<Vec<RankSource>, DiscoverError> {
+    let body = get(line, "/kv_event_sources", within).await?;
     parse_sources(&body, host)
 }
 
@@ -68,12 +65,12 @@ struct Models {
     data: Vec<Served>,
 }
 
-/// Asks the engine at `address` (`host:port` of its API) for the name of its model: the first that is no adapter.
+/// Asks an engine for the name of its model: the first that is no adapter.
 ///
 /// # Errors
 /// When it does not answer in time, or names none.
-pub async fn base_model(address: &str, within: Duration) -> Result<String, DiscoverError> {
-    let body = get(address, "/v1/models", within).await?;
+pub(crate) async fn base_model(line: &Line, within: Duration) -> Result<String, DiscoverError> {
+    let body = get(line, "/v1/models", within).await?;
     parse_models(&body)
 }
 
@@ -85,42 +82,12 @@ fn parse_models(json: &[u8]) -> Result<String, DiscoverError> {
         .ok_or_else(|| DiscoverError::Answer("it names no model".to_owned()))
 }
 
-async fn get(address: &str, path: &str, within: Duration) -> Result<BytesMut, DiscoverError> {
-    let asked = timeout(within, ask(address, path)).await;
-    asked.unwrap_or_else(|_| Err(DiscoverError::Unreachable("no answer in time".to_owned())))
-}
-
-async fn ask(address: &str, path: &str) -> Result<BytesMut, DiscoverError> {
-    fn failed(error: impl std::fmt::Display) -> DiscoverError {
-        DiscoverError::Unreachable(error.to_string())
+async fn get(line: &Line, path: &'static str, within: Duration) -> Result<BytesMut, DiscoverError> {
+    let answer = line.ask(Question::get(path), MOST, within).await?;
+    match answer.status.is_success() {
+        true => Ok(answer.body),
+        false => Err(DiscoverError::Absent(answer.status.as_u16())),
     }
-    let stream = TcpStream::connect(address).await.map_err(failed)?;
-    let shook = http1::handshake(TokioIo::new(stream)).await;
-    let (mut sender, connection) = shook.map_err(failed)?;
-    let _driver = Task(tokio::spawn(async move {
-        // The answer says what went wrong.
-        let _ = connection.await;
-    }));
-    let request = http::Request::get(path)
-        .header(http::header::HOST, address)
-        .body(Empty::<Bytes>::new())
-        .map_err(failed)?;
-    let response = sender.send_request(request).await.map_err(failed)?;
-    let status = response.status();
-    if !status.is_success() {
-        return Err(DiscoverError::Absent(status.as_u16()));
-    }
-    let mut body = response.into_body();
-    let mut all = BytesMut::new();
-    while let Some(frame) = body.frame().await {
-        if let Ok(data) = frame.map_err(failed)?.into_data() {
-            if all.len() + data.len() > MOST {
-                return Err(DiscoverError::Answer("it is too long".to_owned()));
-            }
-            all.extend_from_slice(&data);
-        }
-    }
-    Ok(all)
 }
 
 /// Reads the answer of an engine on `host`. Ranks that do not publish over ZMQ are left out.

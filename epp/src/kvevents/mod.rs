@@ -40,7 +40,8 @@ use wicketgate_kvindex::index::{EndpointId, Index};
 
 pub use config::{Dialect, Events, IntakeConfig, RankSource, Source};
 pub use counts::{Counts, IntakeStats, SourceStats};
-pub use discover::{DiscoverError, base_model, discover, parse_sources};
+pub use discover::{DiscoverError, parse_sources};
+pub(crate) use discover::{base_model, discover};
 
 use counts::Shared;
 use feed::feed;

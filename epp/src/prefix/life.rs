@@ -4,19 +4,20 @@ use std::{
     collections::BTreeMap,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
 
 use parking_lot::{Mutex, RwLock};
-use tokio::task::JoinHandle;
+use tokio::{sync::watch, task::JoinHandle};
 use wicketgate_pool::scheduler::Incarnation;
 use wicketgate_wire::EngineKind;
 
 use super::{EventsFrom, Prefixes, State, endpoint};
-use crate::kvevents::{
-    self, Dialect, DiscoverError, Events, IntakeError, RankSource, Source, base_model,
+use crate::{
+    engine::Line,
+    kvevents::{self, Dialect, DiscoverError, Events, IntakeError, RankSource, Source, base_model},
 };
 
 /// Longest time for an engine to say something of itself.
@@ -60,14 +61,21 @@ pub struct Life {
     prefixes: Arc<Prefixes>,
     id: Incarnation,
     state: Arc<State>,
-    follower: Option<JoinHandle<()>>,
+    followers: Vec<Follower>,
+}
+
+/// A task that ends with its owner.
+pub(super) struct Follower(pub(super) JoinHandle<()>);
+
+impl Drop for Follower {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
 }
 
 impl Drop for Life {
     fn drop(&mut self) {
-        if let Some(follower) = &self.follower {
-            follower.abort();
-        }
+        self.followers.clear();
         self.prefixes.lives.write().remove(&self.id);
         // A follower that is still at it adds nothing afterwards.
         *self.state.left.lock() = true;
@@ -87,6 +95,23 @@ enum FollowError {
     Silent,
 }
 
+impl FollowError {
+    /// The engine answered, and has no events for us.
+    fn is_final(&self) -> bool {
+        match self {
+            FollowError::Silent => true,
+            FollowError::Discover(DiscoverError::Absent(status)) => {
+                matches!(status, 404 | 405 | 501)
+            }
+            FollowError::Discover(_) | FollowError::Intake(_) => false,
+        }
+    }
+
+    fn say(&self, endpoint: &str) {
+        tracing::warn!(endpoint, why = %self, "no KV events yet");
+    }
+}
+
 impl Prefixes {
     /// Takes a life into the index, and its events as soon as the engine is there.
     pub fn join(self: &Arc<Self>, spec: LifeSpec) -> Life {
@@ -95,6 +120,13 @@ impl Prefixes {
         let state = Arc::new(State {
             pool: Arc::clone(&spec.pool),
             name: Arc::clone(&spec.name),
+            models: Arc::clone(&spec.models),
+            line: Line::new(Arc::clone(&spec.address), self.spec.reach.clone()),
+            rested: AtomicU64::new(0),
+            renewals: watch::Sender::new(0),
+            lost: AtomicBool::new(false),
+            connected: AtomicBool::new(false),
+            lines: AtomicU64::new(0),
             exact: AtomicBool::new(false),
             asleep: AtomicBool::new(false),
             room: AtomicU64::new(0),
@@ -107,31 +139,56 @@ impl Prefixes {
         // Picks alone do not need the model's name.
         self.index.register(first, model.as_deref().unwrap_or(""));
         self.bound(id, &state);
-        let follower = follows.then(|| {
-            let (prefixes, state) = (Arc::downgrade(self), Arc::clone(&state));
-            tokio::spawn(async move {
+        let prober = self.probe(&spec, &state);
+        let follower = follows.then(|| self.follower(spec, &state, model));
+        let followers = prober.into_iter().chain(follower);
+        Life {
+            prefixes: Arc::clone(self),
+            id,
+            followers: followers.map(Follower).collect(),
+            state,
+        }
+    }
+
+    /// Listens to a life as soon as its engine says where; asks again whenever the engine may be another one.
+    fn follower(
+        self: &Arc<Self>,
+        spec: LifeSpec,
+        state: &Arc<State>,
+        model: Option<Arc<str>>,
+    ) -> JoinHandle<()> {
+        let (weak, state) = (Arc::downgrade(self), Arc::clone(state));
+        let mut renewals = state.renewals.subscribe();
+        tokio::spawn(async move {
+            let mut followed: Option<Source> = None;
+            loop {
+                renewals.borrow_and_update();
                 let mut pause = PAUSE.0;
                 let mut said = false;
-                while let Some(prefixes) = prefixes.upgrade() {
-                    match prefixes.follow(&spec, &state, model.as_deref()).await {
-                        Ok(()) => return,
-                        Err(why) if !std::mem::replace(&mut said, true) => {
-                            tracing::warn!(endpoint = %spec.name, %why, "no KV events yet");
+                loop {
+                    let Some(prefixes) = weak.upgrade() else {
+                        return;
+                    };
+                    let model = model.as_deref();
+                    match prefixes.follow(&spec, &state, model, &mut followed).await {
+                        Ok(()) => break,
+                        // It will not say anything else before it is started anew.
+                        Err(why) if why.is_final() => {
+                            why.say(&spec.name);
+                            break;
                         }
+                        Err(why) if !std::mem::replace(&mut said, true) => why.say(&spec.name),
                         Err(_) => {}
                     }
                     drop(prefixes);
                     tokio::time::sleep(pause).await;
                     pause = (pause * 2).min(PAUSE.1);
                 }
-            })
-        });
-        Life {
-            prefixes: Arc::clone(self),
-            id,
-            state,
-            follower,
-        }
+                if renewals.changed().await.is_err() {
+                    return;
+                }
+            }
+        })
     }
 
     /// The name of the model that a pool's requests use without an adapter, if the configuration says so.
@@ -144,18 +201,20 @@ impl Prefixes {
         }
     }
 
-    /// Begins to listen to a life, if its engine says all that is needed.
+    /// Begins to listen to a life, if its engine says all that is needed. Where it is listened to already, nothing
+    /// changes unless it says something else than before: then all that it said is forgotten.
     async fn follow(
         &self,
         spec: &LifeSpec,
         state: &State,
         configured: Option<&str>,
+        followed: &mut Option<Source>,
     ) -> Result<(), FollowError> {
         let model = match configured {
             Some(model) => model.to_owned(),
-            None => base_model(&spec.address, PATIENCE).await?,
+            None => base_model(&state.line, PATIENCE).await?,
         };
-        let ranks = self.ranks(spec).await?;
+        let ranks = self.ranks(spec, &state.line).await?;
         if ranks.is_empty() {
             return Err(FollowError::Silent);
         }
@@ -168,21 +227,30 @@ impl Prefixes {
             },
             ranks,
         };
+        if followed.as_ref() == Some(&source) {
+            return Ok(());
+        }
         let left = state.left.lock();
         if *left {
             return Ok(());
         }
+        if followed.take().is_some() {
+            self.intake.remove(spec.id.0);
+            state.exact.store(false, Ordering::Release);
+            state.lines.store(0, Ordering::Release);
+        }
         if configured.is_none() || !numbers.contains(&0) {
             self.index.remove(endpoint(spec.id, 0));
         }
-        self.intake.add(spec.id.0, source)?;
+        self.intake.add(spec.id.0, source.clone())?;
+        *followed = Some(source);
         *state.ranks.write() = numbers;
         self.bound(spec.id, state);
         tracing::info!(endpoint = %spec.name, "listening to KV events");
         Ok(())
     }
 
-    async fn ranks(&self, spec: &LifeSpec) -> Result<Vec<RankSource>, DiscoverError> {
+    async fn ranks(&self, spec: &LifeSpec, line: &Line) -> Result<Vec<RankSource>, DiscoverError> {
         let number = |label: &str| spec.labels.get(label)?.parse::<u16>().ok();
         let host = spec.address.rsplit_once(':');
         let host = host.map_or(&*spec.address, |(host, _)| host);
@@ -192,7 +260,7 @@ impl Prefixes {
             EventsFrom::Discover => match number(PORT) {
                 // What the operator says goes before what the engine says.
                 Some(port) => at(port, number(REPLAY_PORT), ranks_of(spec, 1)),
-                None => kvevents::discover(&spec.address, PATIENCE).await?,
+                None => kvevents::discover(line, host, PATIENCE).await?,
             },
             EventsFrom::Connect {
                 port,

@@ -10,8 +10,10 @@
 //! own word. Any other is *approximate*, if the configuration lets it be: picks are all that is known of it, the last
 //! ones, as many as its cache holds.
 
+mod check;
 mod life;
 mod prompt;
+mod spoken;
 #[cfg(test)]
 mod tests;
 mod text;
@@ -29,7 +31,11 @@ use std::{
 };
 
 use parking_lot::{Mutex, RwLock};
-use tokio::{runtime::Runtime, sync::Semaphore, task::JoinHandle};
+use tokio::{
+    runtime::Runtime,
+    sync::{Semaphore, mpsc, watch},
+    task::JoinHandle,
+};
 use wicketgate_kvindex::{
     index::{Config, EndpointId, Index, Matches, Stats},
     keys::{Key, KeySpace, engine::HashScheme},
@@ -40,9 +46,11 @@ use wicketgate_wire::MetricsSample;
 
 use crate::{
     clock::{Clock, nanos},
+    engine::{Line, Reach},
     kvevents::{Intake, IntakeConfig, IntakeStats, SourceStats},
 };
 
+pub use check::{CheckSpec, Checked, OnMismatch};
 pub(crate) use life::same_events;
 pub use life::{Life, LifeSpec};
 pub use prompt::{Content, How, Prompted, Tokens};
@@ -78,6 +86,10 @@ pub struct PrefixSpec {
     pub hash_check: Option<HashScheme>,
     /// Makes keys and the tokenisers' memory unknown outside; equal for replicas that share snapshots.
     pub seed: u64,
+    /// How our tokens are compared with the engines', and what follows.
+    pub check: CheckSpec,
+    /// How engines are asked.
+    pub reach: Reach,
 }
 
 /// How endpoints without events are credited.
@@ -109,6 +121,10 @@ pub enum TokenizerSource {
     Folder(PathBuf),
     /// It is there.
     Ready(Arc<dyn Tokens>),
+    /// From nowhere: the engines are asked for each prompt, at `/tokenize`.
+    Engine,
+    /// From nowhere: the service at this `host:port` is asked for each prompt, at `/v1/.../render`.
+    Service(Arc<str>),
 }
 
 /// Where an endpoint's events come from, unless its labels say otherwise.
@@ -161,7 +177,19 @@ pub enum PrefixError {
 struct Known {
     model: Arc<str>,
     adapters: Vec<String>,
-    tokens: Arc<dyn Tokens>,
+    source: Source,
+    /// An engine made other tokens than we did, when they were compared last.
+    distrusted: AtomicBool,
+}
+
+/// Who makes the tokens of a model's prompts, as long as nothing is wrong with them.
+enum Source {
+    /// We do.
+    Own(Arc<dyn Tokens>),
+    /// Its engines.
+    Engine,
+    /// A service beside them.
+    Service(Arc<Line>),
 }
 
 /// What is known of a life of an endpoint.
@@ -170,6 +198,20 @@ struct State {
     pool: Arc<str>,
     /// The endpoint's name.
     name: Arc<str>,
+    /// Models that its pool names.
+    models: Arc<[String]>,
+    /// The way to its engine.
+    line: Line,
+    /// It is not asked for tokens before this time: it did not tell when it was asked last.
+    rested: AtomicU64,
+    /// Counts up when its engine may be another one than before: it was away.
+    renewals: watch::Sender<u64>,
+    /// It could not be scraped when that was tried last.
+    lost: AtomicBool,
+    /// All of its sources of events were connected when that was looked at last.
+    connected: AtomicBool,
+    /// Connections that they had had by then.
+    lines: AtomicU64,
     /// Events come, or came.
     exact: AtomicBool,
     /// The engine slept when it was scraped last.
@@ -204,8 +246,16 @@ pub struct Prefixes {
     /// The model of requests that name none.
     only: Option<Arc<Known>>,
     lives: RwLock<HashMap<Incarnation, Arc<State>>>,
+    /// Every model with a tokeniser.
+    all: Vec<Arc<Known>>,
     /// Long prompts that are tokenised at once.
     turns: Arc<Semaphore>,
+    /// Requests that wait for an engine's tokens at once.
+    askers: Semaphore,
+    /// Live prompts to be compared, and the end that compares them until somebody does.
+    samples: mpsc::Sender<check::Sample>,
+    sampled: Mutex<Option<mpsc::Receiver<check::Sample>>>,
+    checks: check::Checks,
     counts: PrefixCounts,
 }
 
@@ -245,7 +295,8 @@ impl Prefixes {
             let known = Arc::new(Known {
                 model: Arc::clone(&tokenizer.model),
                 adapters: tokenizer.adapters.clone(),
-                tokens: load(tokenizer, &spec)?,
+                source: load(tokenizer, &spec)?,
+                distrusted: AtomicBool::new(false),
             });
             let names = tokenizer.aliases.iter().chain(&tokenizer.adapters);
             let names = names.map(String::as_str).chain([&*tokenizer.model]);
@@ -270,6 +321,7 @@ impl Prefixes {
             }
         };
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let (samples, sampled) = mpsc::channel(check::WAITING);
         Ok(Arc::new(Prefixes {
             clock,
             index,
@@ -281,16 +333,23 @@ impl Prefixes {
                 _ => None,
             },
             lives: RwLock::default(),
+            all,
             turns: Arc::new(Semaphore::new(cores)),
+            askers: Semaphore::new(spec.check.concurrency),
+            samples,
+            sampled: Mutex::new(Some(sampled)),
+            checks: check::Checks::default(),
             counts: PrefixCounts::default(),
             spec,
         }))
     }
 
-    /// Ends predictions in time and notices whose events come in. Ends with the index.
+    /// Ends predictions in time, notices whose events come in, and compares prompts. Ends with the index.
     pub fn tick(self: &Arc<Self>) -> JoinHandle<()> {
         let weak = Arc::downgrade(self);
+        let checker = self.check_samples().map(life::Follower);
         tokio::spawn(async move {
+            let _checker = checker;
             while let Some(prefixes) = weak.upgrade() {
                 prefixes.index.expire(prefixes.clock.now());
                 prefixes.notice();
@@ -303,19 +362,30 @@ impl Prefixes {
     /// What an endpoint was credited with for its picks alone is forgotten once it speaks for itself.
     fn notice(&self) {
         let lives = self.lives.read();
-        for source in self.intake.sources() {
-            let speaks = source.connected || source.last.is_some();
-            let Some(state) = lives.get(&Incarnation(source.id.incarnation)) else {
+        let sources = self.intake.sources();
+        for ranks in sources.chunk_by(|a, b| a.id.incarnation == b.id.incarnation) {
+            let Some(first) = ranks.first() else { continue };
+            let id = Incarnation(first.id.incarnation);
+            let Some(state) = lives.get(&id) else {
                 continue;
             };
-            if speaks && !state.exact.swap(true, Ordering::AcqRel) {
+            state.line_up(ranks);
+            let speaks = |source: &SourceStats| source.connected || source.last.is_some();
+            if ranks.iter().any(speaks) && !state.exact.swap(true, Ordering::AcqRel) {
                 let room = state.room();
                 for rank in state.ranks.read().iter() {
-                    let id = endpoint(Incarnation(source.id.incarnation), *rank);
+                    let id = endpoint(id, *rank);
                     self.index.bound_predictions(id, Some(0));
                     self.index.bound_predictions(id, room);
                 }
             }
+        }
+    }
+
+    /// A scrape failed: who answers the next one may be another engine.
+    pub(crate) fn unscraped(&self, id: Incarnation) {
+        if let Some(state) = self.lives.read().get(&id) {
+            state.lost.store(true, Ordering::Release);
         }
     }
 
@@ -324,6 +394,9 @@ impl Prefixes {
         let Some(state) = self.lives.read().get(&id).map(Arc::clone) else {
             return;
         };
+        if state.lost.swap(false, Ordering::AcqRel) {
+            state.renew();
+        }
         // Every rank has a cache of its own; the smallest one counts for all.
         let sizes = sample.ranks.iter().filter_map(|rank| {
             let blocks = rank.num_blocks?.checked_mul(rank.block_size?)?;
@@ -369,6 +442,18 @@ impl Prefixes {
     /// Counts of the path.
     pub fn counts(&self) -> &PrefixCounts {
         &self.counts
+    }
+
+    /// Comparisons of our tokens with engines', by what they came to.
+    pub fn checks(&self) -> impl Iterator<Item = (Checked, u64)> {
+        self.checks.counts()
+    }
+
+    /// Models whose tokens are ours, and whether they were the engine's when they were compared last.
+    pub fn trust(&self) -> impl Iterator<Item = (&Arc<str>, bool)> {
+        let own = self.all.iter();
+        let own = own.filter(|known| matches!(known.source, Source::Own(_)));
+        own.map(|known| (&known.model, !known.distrusted.load(Ordering::Acquire)))
     }
 
     /// Sizes of the index.
@@ -447,6 +532,25 @@ impl Drop for Prefixes {
 }
 
 impl State {
+    /// Its engine may be another one from now on.
+    fn renew(&self) {
+        self.renewals
+            .send_modify(|count| *count = count.wrapping_add(1));
+    }
+
+    /// Looks at the connections of its ranks: one that broke, or stands anew, may be another engine's.
+    fn line_up(&self, ranks: &[SourceStats]) {
+        let all = ranks.iter().all(|source| source.connected);
+        let lines = ranks.iter().map(|source| source.counts.connects).sum();
+        let before = self.lines.swap(lines, Ordering::AcqRel);
+        let broke = self.connected.swap(all, Ordering::AcqRel) && !all;
+        // The first connections of all are no news.
+        let anew = lines > before && before >= ranks.len() as u64;
+        if broke || anew {
+            self.renew();
+        }
+    }
+
     fn room(&self) -> Option<usize> {
         let room = self.room.load(Ordering::Acquire);
         usize::try_from(room).ok().filter(|room| *room > 0)
@@ -502,10 +606,15 @@ fn intake(runtime: &Runtime, spec: &PrefixSpec, index: &Arc<Index>) -> std::io::
     Ok(intake)
 }
 
-/// A tokeniser from its files.
-fn load(tokenizer: &TokenizerSpec, spec: &PrefixSpec) -> Result<Arc<dyn Tokens>, PrefixError> {
+/// Who makes a model's tokens; a tokeniser of ours is read from its files.
+fn load(tokenizer: &TokenizerSpec, spec: &PrefixSpec) -> Result<Source, PrefixError> {
     let folder = match &tokenizer.source {
-        TokenizerSource::Ready(tokens) => return Ok(Arc::clone(tokens)),
+        TokenizerSource::Ready(tokens) => return Ok(Source::Own(Arc::clone(tokens))),
+        TokenizerSource::Engine => return Ok(Source::Engine),
+        TokenizerSource::Service(address) => {
+            let line = Line::new(Arc::clone(address), Reach::default());
+            return Ok(Source::Service(Arc::new(line)));
+        }
         TokenizerSource::Folder(folder) => folder,
     };
     let model = &tokenizer.model;
@@ -529,7 +638,7 @@ fn load(tokenizer: &TokenizerSpec, spec: &PrefixSpec) -> Result<Arc<dyn Tokens>,
         model: Arc::clone(model),
         source,
     })?;
-    Ok(Arc::new(built))
+    Ok(Source::Own(Arc::new(built)))
 }
 
 /// A file, if it is there.

@@ -8,12 +8,12 @@ use std::{
 use bytes::Bytes;
 use serde::Deserialize;
 use wicketgate_kvindex::{
-    keys::{KeySpace, Scope},
+    keys::{Media, Scope},
     tokens::{Chat, Model, TokensError},
 };
 use wicketgate_wire::{Api, Prompt};
 
-use super::{Known, Prefixes, text};
+use super::{Known, Prefixes, Source, text};
 
 /// What a prompt is made from.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -44,28 +44,39 @@ pub enum How {
     Ids,
     /// It was tokenised.
     Tokenized,
+    /// An engine tokenised it.
+    Engine,
+    /// It was tokenised up to its first image, sound or the like: what follows only the engine knows.
+    BeforeMedia,
     /// It goes by its text, as its model has no tokeniser here.
     Text,
     /// By load alone: there is no tokeniser for its model.
     Unknown,
-    /// By load alone: it has images, sounds or the like, several prompts, or something else whose tokens only the
-    /// engine knows.
+    /// By load alone: it has several prompts, or something else whose tokens only the engine knows.
     Unsupported,
     /// By load alone: it could not be tokenised.
     Failed,
+    /// By load alone: our tokens of its model are not the engine's.
+    Mismatched,
+    /// By load alone: the engine did not tell its tokens in time.
+    Unanswered,
     /// It has none that a cache could serve: an embedding, a body that was not read.
     None,
 }
 
 impl How {
     /// All of them, in the order of their numbers.
-    pub const ALL: [How; 7] = [
+    pub const ALL: [How; 11] = [
         How::Ids,
         How::Tokenized,
+        How::Engine,
+        How::BeforeMedia,
         How::Text,
         How::Unknown,
         How::Unsupported,
         How::Failed,
+        How::Mismatched,
+        How::Unanswered,
         How::None,
     ];
 
@@ -74,10 +85,14 @@ impl How {
         match self {
             How::Ids => "ids",
             How::Tokenized => "tokenized",
+            How::Engine => "engine",
+            How::BeforeMedia => "before_media",
             How::Text => "text",
             How::Unknown => "no_tokenizer",
             How::Unsupported => "unsupported",
             How::Failed => "failed",
+            How::Mismatched => "mismatch",
+            How::Unanswered => "engine_silent",
             How::None => "none",
         }
     }
@@ -90,6 +105,14 @@ pub trait Tokens: Send + Sync {
     /// # Errors
     /// When only the engine can know them.
     fn tokens(&self, api: Api, body: &[u8]) -> Result<Vec<u32>, TokensError>;
+
+    /// Tokens of the only prompt of a body up to its first image, sound or the like: no more than the engine makes before it.
+    ///
+    /// # Errors
+    /// When that is not known.
+    fn tokens_before_media(&self, _: Api, _: &[u8]) -> Result<Vec<u32>, TokensError> {
+        Err(TokensError::Unsupported("prompts with media"))
+    }
 }
 
 /// A completion whose prompt is one text.
@@ -133,11 +156,7 @@ fn parse<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, TokensError> {
 impl Tokens for Model {
     fn tokens(&self, api: Api, body: &[u8]) -> Result<Vec<u32>, TokensError> {
         match api {
-            Api::ChatCompletions => {
-                let now = SystemTime::now().duration_since(UNIX_EPOCH);
-                let now = now.map_or(0, |now| i64::try_from(now.as_secs()).unwrap_or(0));
-                self.chat(&Chat::parse(body)?, now)
-            }
+            Api::ChatCompletions => self.chat(&Chat::parse(body)?, now()),
             Api::Completions => {
                 let wanted: Completion = parse(body)?;
                 if wanted.truncate_prompt_tokens.is_some() {
@@ -149,6 +168,21 @@ impl Tokens for Model {
             Api::Embeddings | Api::Unknown => Err(TokensError::Unsupported("other requests")),
         }
     }
+
+    fn tokens_before_media(&self, api: Api, body: &[u8]) -> Result<Vec<u32>, TokensError> {
+        match api {
+            Api::ChatCompletions => self.chat_before_media(&Chat::parse(body)?, now()),
+            Api::Completions | Api::Embeddings | Api::Unknown => {
+                Err(TokensError::Unsupported("media in other requests"))
+            }
+        }
+    }
+}
+
+/// Unix time in seconds.
+fn now() -> i64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.map_or(0, |now| i64::try_from(now.as_secs()).unwrap_or(0))
 }
 
 fn ids(body: &[u8]) -> Result<Vec<u32>, TokensError> {
@@ -170,6 +204,11 @@ impl Prefixes {
     pub fn prompt(&self, api: Api, model: &str, content: &Content) -> Prompted {
         let (how, prompted) = self.read(api, model, content);
         self.counts.count(how);
+        if matches!(how, How::Tokenized | How::Mismatched)
+            && let Some(known) = self.known(model)
+        {
+            self.sample(known, api, model, content);
+        }
         prompted
     }
 
@@ -197,37 +236,47 @@ impl Prefixes {
         })
     }
 
-    /// The prompt without counting it: for views.
-    pub fn read(&self, api: Api, model: &str, content: &Content) -> (How, Prompted) {
-        let known = match model {
+    /// A model by a name that requests use; the only one if they use none.
+    pub(super) fn known(&self, model: &str) -> Option<&Arc<Known>> {
+        match model {
             "" => self.only.as_ref(),
             _ => self.by_name.get(model),
-        };
-        let several = match content.prompt {
-            Prompt::TokenIds { sequences, .. } => sequences != 1,
-            Prompt::Texts { count, .. } => count != 1,
-            Prompt::Mixed => true,
-            Prompt::None | Prompt::Text { .. } => false,
-        };
-        let listed = matches!(content.prompt, Prompt::TokenIds { .. });
-        match api {
-            Api::Unknown | Api::Embeddings => return (How::None, Prompted::default()),
-            Api::ChatCompletions | Api::Completions if content.body.is_empty() => {
-                return (How::None, Prompted::default());
-            }
-            Api::Completions if several => return (How::Unsupported, Prompted::default()),
-            Api::Completions | Api::ChatCompletions => {}
         }
-        let (how, tokens) = match known {
-            _ if listed => (How::Ids, ids(&content.body)),
-            Some(_) if content.media => (How::Unsupported, Err(TokensError::Unsupported("media"))),
-            Some(known) => (How::Tokenized, known.tokens.tokens(api, &content.body)),
+    }
+
+    /// The prompt without counting it, as far as we can tell: for views.
+    pub fn read(&self, api: Api, model: &str, content: &Content) -> (How, Prompted) {
+        if let Some(how) = content.settled(api) {
+            return (how, Prompted::default());
+        }
+        let known = self.known(model);
+        let source = known.map(|known| (known, &known.source));
+        let (how, tokens) = match source {
+            _ if content.is_listed() => (How::Ids, ids(&content.body)),
+            Some((known, Source::Own(_))) if self.is_distrusted(known) => {
+                return (How::Mismatched, Prompted::default());
+            }
+            Some((_, Source::Own(tokens))) if content.media => (
+                How::BeforeMedia,
+                tokens.tokens_before_media(api, &content.body),
+            ),
+            Some((_, Source::Own(tokens))) => (How::Tokenized, tokens.tokens(api, &content.body)),
+            // Who asks the engine first does not come here.
+            Some((_, Source::Engine | Source::Service(_))) => (
+                How::Unsupported,
+                Err(TokensError::Unsupported("such prompts")),
+            ),
             None if self.spec.approximate.is_some() => {
                 return (How::Text, self.by_text(api, model, content));
             }
             None => return (How::Unknown, Prompted::default()),
         };
         match tokens {
+            Ok(tokens) if how == How::BeforeMedia => {
+                let scope = scope(known, model, content);
+                let keys = self.keys(scope, &tokens, [].into_iter(), true);
+                (how, Prompted { tokens: None, keys })
+            }
             Ok(tokens) => (how, self.by_tokens(known, model, content, &tokens)),
             Err(TokensError::Unsupported(_)) => (How::Unsupported, Prompted::default()),
             Err(error) => {
@@ -244,15 +293,9 @@ impl Prefixes {
         content: &Content,
         tokens: &[u32],
     ) -> Prompted {
-        let adapter = |known: &&Arc<Known>| known.adapters.iter().any(|name| name == model);
-        let base = known.filter(|known| !adapter(known));
-        let scope = Scope {
-            model: base.map_or(model, |known| &known.model),
-            domain: content.salt.as_deref(),
-        };
         Prompted {
             tokens: Some(tokens.len() as u64),
-            keys: keys(&self.index.config().keys, scope, tokens),
+            keys: self.keys(scope(known, model, content), tokens, [].into_iter(), false),
         }
     }
 
@@ -267,13 +310,67 @@ impl Prefixes {
         };
         Prompted {
             tokens: None,
-            keys: keys(&self.index.config().keys, scope, &pieces),
+            keys: self.keys(scope, &pieces, [].into_iter(), false),
         }
+    }
+
+    /// Names of the blocks that a cache can serve. `media` is in the order of positions. `more` says that the prompt goes
+    /// on behind these tokens: then the last of them may be served too.
+    pub(super) fn keys<'a>(
+        &self,
+        scope: Scope<'_>,
+        tokens: &[u32],
+        media: impl Iterator<Item = (&'a str, usize)>,
+        more: bool,
+    ) -> Arc<[u64]> {
+        let space = &self.index.config().keys;
+        let media: Vec<Media<'_>> = media.map(|(id, at)| Media { id, at }).collect();
+        let mut keys = Vec::new();
+        match more {
+            false => space.prompt(scope, tokens, &media, &mut keys),
+            true => {
+                let mut longer = tokens.to_vec();
+                longer.push(0);
+                space.prompt(scope, &longer, &media, &mut keys);
+            }
+        }
+        keys.iter().map(|key| key.0).collect()
     }
 }
 
-fn keys(space: &KeySpace, scope: Scope<'_>, tokens: &[u32]) -> Arc<[u64]> {
-    let mut keys = Vec::new();
-    space.prompt(scope, tokens, &[], &mut keys);
-    keys.iter().map(|key| key.0).collect()
+impl Content {
+    /// What becomes of the prompt of such a request whatever its model, if that is so.
+    pub(super) fn settled(&self, api: Api) -> Option<How> {
+        let several = match self.prompt {
+            Prompt::TokenIds { sequences, .. } => sequences != 1,
+            Prompt::Texts { count, .. } => count != 1,
+            Prompt::Mixed => true,
+            Prompt::None | Prompt::Text { .. } => false,
+        };
+        match api {
+            Api::Unknown | Api::Embeddings => Some(How::None),
+            Api::ChatCompletions | Api::Completions if self.body.is_empty() => Some(How::None),
+            Api::Completions if several => Some(How::Unsupported),
+            Api::Completions | Api::ChatCompletions => None,
+        }
+    }
+
+    /// It comes as token ids.
+    pub(super) fn is_listed(&self) -> bool {
+        matches!(self.prompt, Prompt::TokenIds { .. })
+    }
+}
+
+/// Whose caches a prompt may share.
+pub(super) fn scope<'a>(
+    known: Option<&'a Arc<Known>>,
+    model: &'a str,
+    content: &'a Content,
+) -> Scope<'a> {
+    let adapter = |known: &&Arc<Known>| known.adapters.iter().any(|name| name == model);
+    let base = known.filter(|known| !adapter(known));
+    Scope {
+        model: base.map_or(model, |known| &known.model),
+        domain: content.salt.as_deref(),
+    }
 }

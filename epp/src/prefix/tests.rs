@@ -4,11 +4,11 @@ use std::{net::TcpListener, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use wicketgate_pool::scheduler::{Incarnation, PrefixView, RequestView};
-use wicketgate_wire::{EngineKind, scan_request};
+use wicketgate_wire::{EngineKind, MetricsSample, RankSample, scan_request};
 
 use super::*;
 
-fn spec() -> PrefixSpec {
+pub(super) fn spec() -> PrefixSpec {
     PrefixSpec {
         block_size: 16,
         max_bytes: 1 << 30,
@@ -24,6 +24,8 @@ fn spec() -> PrefixSpec {
         topic: String::new(),
         hash_check: None,
         seed: 7,
+        check: CheckSpec::default(),
+        reach: Reach::default(),
     }
 }
 
@@ -33,6 +35,12 @@ struct Bytewise;
 impl Tokens for Bytewise {
     fn tokens(&self, _: Api, body: &[u8]) -> Result<Vec<u32>, TokensError> {
         Ok(body.iter().map(|byte| u32::from(*byte)).collect())
+    }
+
+    fn tokens_before_media(&self, _: Api, body: &[u8]) -> Result<Vec<u32>, TokensError> {
+        let text = String::from_utf8_lossy(body);
+        let (before, _) = text.split_once("{\"type\":\"image_url\"").unwrap();
+        Ok(before.bytes().map(u32::from).collect())
     }
 }
 
@@ -110,7 +118,7 @@ async fn every_prompt_comes_to_something() {
         (chats, "", &chat, How::Tokenized),
         (completions, "anything", &ids(3), How::Ids),
         (chats, "other", &chat, How::Text),
-        (chats, "m", image, How::Unsupported),
+        (chats, "m", image, How::BeforeMedia),
         (completions, "m", two, How::Unsupported),
         (completions, "m", cut, How::Unsupported),
         (completions, "m", negative, How::Failed),
@@ -147,6 +155,33 @@ async fn keys_tell_models_adapters_and_domains_apart() {
     assert_eq!(prompted.keys.len(), 2);
 }
 
+/// A prompt with an image has the keys of all whole blocks before it, and no others.
+#[tokio::test]
+async fn keys_end_before_the_first_medium() {
+    let prefixes = start(bytewise());
+    let body = |before: usize, after: &str| {
+        let text = "x".repeat(before);
+        format!(
+            r#"{{"messages":[{{"role":"user","content":[{{"type":"text","text":"{text}"}},{{"type":"image_url","image_url":{{"url":"u"}}}},{{"type":"text","text":"{after}"}}]}}]}}"#
+        )
+    };
+    let read = |body: &str| read(&prefixes, Api::ChatCompletions, "m", body);
+    for before in 0..50 {
+        let body = body(before, "after");
+        let at = body.find(r#"{"type":"image_url""#).unwrap();
+        let (how, prompted) = read(&body);
+        assert_eq!((how, prompted.tokens), (How::BeforeMedia, None));
+        assert_eq!(prompted.keys.len(), at / 16, "{before}");
+    }
+    let (one, two) = (read(&body(40, "one")).1, read(&body(40, "two, longer")).1);
+    assert_eq!(one.keys, two.keys);
+    // The same beginning without an image has the same keys as far as both have some.
+    let plain = body(40, "").replace(r#"{"type":"image_url","image_url":{"url":"u"}},"#, "");
+    let (how, plain) = read(&plain);
+    assert_eq!(how, How::Tokenized);
+    assert_eq!(one.keys[..], plain.keys[..one.keys.len()]);
+}
+
 #[tokio::test]
 async fn a_pick_is_known_at_once_and_goes_with_its_endpoint() {
     let prefixes = start(spec());
@@ -175,6 +210,67 @@ async fn a_pick_is_known_at_once_and_goes_with_its_endpoint() {
     assert_eq!(prefixes.lives(), (0, 1));
     drop(one);
     assert_eq!((prefixes.lives(), prefixes.stats().endpoints), ((0, 0), 0));
+}
+
+/// C35: of a prompt that is longer than a cache the head counts, not nothing.
+#[tokio::test]
+async fn a_prompt_of_six_blocks_in_a_cache_of_four_counts_for_four() {
+    let prefixes = start(PrefixSpec {
+        approximate: Some(Approximate {
+            ttl: Duration::from_secs(60),
+            blocks: 4,
+        }),
+        ..spec()
+    });
+    let _life = join(&prefixes, 1);
+    let live = LiveView::new(Arc::clone(&prefixes));
+    let (_, prompted) = read(&prefixes, Api::Completions, "m", &ids(97));
+    assert_eq!(prompted.keys.len(), 6);
+    live.picked(&view(1, &prompted.keys, 97), Incarnation(1));
+    live.look(&view(2, &prompted.keys, 97));
+    assert_eq!(
+        live.cached_tokens(&view(2, &prompted.keys, 97), Incarnation(1)),
+        64
+    );
+}
+
+/// C32: an engine that goes to sleep has lost its cache, whether it says so or not; what it caches later counts again.
+#[tokio::test]
+async fn sleep_purges_and_only_once() {
+    let prefixes = start(spec());
+    let (_one, _two) = (join(&prefixes, 1), join(&prefixes, 2));
+    let live = LiveView::new(Arc::clone(&prefixes));
+    let (_, prompted) = read(&prefixes, Api::Completions, "m", &ids(49));
+    let scrape = |sleeping: Option<bool>| {
+        let mut rank = RankSample::default();
+        rank.sleeping = sleeping;
+        let mut sample = MetricsSample::default();
+        sample.ranks.push(rank);
+        prefixes.scraped(Incarnation(1), &sample);
+    };
+    let pick = |id| {
+        for at in [1, 2] {
+            live.picked(&view(id, &prompted.keys, 49), Incarnation(at));
+        }
+    };
+    let cached = |id| {
+        live.look(&view(id, &prompted.keys, 49));
+        [1, 2].map(|at| live.cached_tokens(&view(id, &prompted.keys, 49), Incarnation(at)))
+    };
+    pick(1);
+    for state in [None, Some(false)] {
+        scrape(state);
+        assert_eq!(cached(2), [48, 48]);
+    }
+    scrape(Some(true));
+    assert_eq!(cached(3), [0, 48]);
+    // It wakes up for this one before the next scrape.
+    pick(4);
+    scrape(Some(true));
+    assert_eq!(cached(5), [48, 48]);
+    scrape(Some(false));
+    scrape(Some(true));
+    assert_eq!(cached(6), [0, 48]);
 }
 
 /// A text has more pieces than its tokens are thought to be: they are no more than the prompt, and never all of it.

@@ -8,6 +8,17 @@ use serde::Deserialize;
 
 use super::{ContentFormat, TokensError};
 
+/// What a template sees where a message has an image, a sound or the like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Media<'a> {
+    /// Nothing: such a chat is refused.
+    Refused,
+    /// A part that names its kind, as engines put it to templates that take parts.
+    Parts,
+    /// This text in its place; in a message that is one text, instead of the whole text.
+    Text(&'a str),
+}
+
 /// A chat request: the fields of an OpenAI request that its prompt depends on.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Chat {
@@ -118,6 +129,19 @@ impl Chat {
         self.add_generation_prompt.unwrap_or(true)
     }
 
+    /// All texts of messages.
+    pub(super) fn texts(&self) -> impl Iterator<Item = &str> {
+        self.messages.iter().flat_map(|message| {
+            let (text, parts): (Option<&str>, &[Part]) = match &message.content {
+                Content::Absent => (None, &[]),
+                Content::Text(text) => (Some(text), &[]),
+                Content::Parts(parts) => (None, parts),
+            };
+            let parts = parts.iter().filter_map(|part| part.text().ok());
+            text.into_iter().chain(parts)
+        })
+    }
+
     /// Text of the final message, for who continues it.
     pub(super) fn final_text(&self) -> Result<String, TokensError> {
         match self.messages.last().map(|message| &message.content) {
@@ -134,11 +158,12 @@ impl Chat {
     pub(super) fn variables(
         &self,
         format: ContentFormat,
+        media: Media<'_>,
     ) -> Result<Vec<(String, Value)>, TokensError> {
         let messages: Result<Vec<Value>, _> = self
             .messages
             .iter()
-            .map(|message| message.value(format))
+            .map(|message| message.value(format, media))
             .collect();
         let tools = self.tools.as_ref().filter(|tools| !tools.is_empty());
         let tools = match tools {
@@ -171,10 +196,10 @@ impl Chat {
 }
 
 impl Message {
-    fn value(&self, format: ContentFormat) -> Result<Value, TokensError> {
+    fn value(&self, format: ContentFormat, media: Media<'_>) -> Result<Value, TokensError> {
         let mut fields = vec![
             ("role", Value::from(&self.role)),
-            ("content", self.content.value(format)?),
+            ("content", self.content.value(format, media)?),
         ];
         if self.role == "assistant" {
             if let Some(calls) = &self.tool_calls {
@@ -201,25 +226,69 @@ impl Message {
 }
 
 impl Content {
-    fn value(&self, format: ContentFormat) -> Result<Value, TokensError> {
-        let texts: Vec<&str> = match self {
-            Content::Absent => Vec::new(),
-            Content::Text(text) => vec![text],
-            Content::Parts(parts) => parts.iter().map(Part::text).collect::<Result<_, _>>()?,
+    fn value(&self, format: ContentFormat, media: Media<'_>) -> Result<Value, TokensError> {
+        let parts: &[Part] = match self {
+            Content::Absent => &[],
+            Content::Text(text) => return Ok(one(format, text)),
+            Content::Parts(parts) => parts,
         };
-        Ok(match format {
-            ContentFormat::String => Value::from(texts.join("\n")),
-            ContentFormat::Parts => {
-                let part = |text: &&str| {
-                    Value::from_pairs([("type", Value::from("text")), ("text", Value::from(*text))])
-                };
-                Value::from(texts.iter().map(part).collect::<Vec<Value>>())
+        match (format, media) {
+            // Where engines put a medium into a text is theirs to say: before the text, as a rule.
+            (ContentFormat::String, Media::Text(text)) if parts.iter().any(Part::is_medium) => {
+                Ok(Value::from(text))
             }
-        })
+            (ContentFormat::String, _) => {
+                let texts: Result<Vec<&str>, _> = parts.iter().map(Part::text).collect();
+                Ok(Value::from(texts?.join("\n")))
+            }
+            (ContentFormat::Parts, _) => {
+                let parts = parts.iter().map(|part| part.value(media));
+                Ok(Value::from(parts.collect::<Result<Vec<Value>, _>>()?))
+            }
+        }
     }
 }
 
+/// Content that is one text.
+fn one(format: ContentFormat, text: &str) -> Value {
+    match format {
+        ContentFormat::String => Value::from(text),
+        ContentFormat::Parts => Value::from(vec![text_part(text)]),
+    }
+}
+
+fn text_part(text: &str) -> Value {
+    Value::from_pairs([("type", Value::from("text")), ("text", Value::from(text))])
+}
+
 impl Part {
+    /// The kind of an image, a sound or the like, as templates know it.
+    fn medium(&self) -> Option<&str> {
+        let Part::Typed { kind, text, .. } = self else {
+            return None;
+        };
+        match kind.as_deref() {
+            Some("text" | "input_text" | "output_text" | "refusal" | "thinking") => None,
+            Some("image_url" | "image_embeds" | "image_pil" | "input_image") => Some("image"),
+            Some("audio_url" | "input_audio" | "audio_embeds") => Some("audio"),
+            Some("video_url") => Some("video"),
+            Some(other) => Some(other),
+            None => text.is_none().then_some(""),
+        }
+    }
+
+    fn is_medium(&self) -> bool {
+        self.medium().is_some()
+    }
+
+    fn value(&self, media: Media<'_>) -> Result<Value, TokensError> {
+        match (self.medium(), media) {
+            (Some(kind), Media::Parts) => Ok(Value::from_pairs([("type", Value::from(kind))])),
+            (Some(_), Media::Text(text)) => Ok(text_part(text)),
+            (_, _) => Ok(text_part(self.text()?)),
+        }
+    }
+
     fn text(&self) -> Result<&str, TokensError> {
         let Part::Typed {
             kind,

@@ -1,5 +1,6 @@
 //! A Hugging Face tokeniser, with a memory for what it has seen.
 
+use aho_corasick::AhoCorasick;
 use serde::Deserialize;
 use tokenizers::{NormalizerWrapper, TokenizerImpl};
 
@@ -20,6 +21,8 @@ type Inner = TokenizerImpl<
 pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
     splitter: Splitter,
+    /// Finds special tokens that are written out in a text.
+    marks: AhoCorasick,
     /// What is put around a text when special tokens are asked for; `None` when that is not simply a frame.
     frame: Option<Frame>,
 }
@@ -82,9 +85,18 @@ impl Tokenizer {
             None => Extras::default(),
         };
         let splitter = Splitter::new(&added(&inner), is_plain(&inner))?;
+        let special = inner.get_added_tokens_decoder();
+        let special = special.values().filter(|token| token.special);
+        let special: Vec<&str> = special
+            .map(|token| token.content.as_str())
+            .filter(|content| !content.is_empty())
+            .collect();
+        let marks =
+            AhoCorasick::new(special).map_err(|error| file("tokenizer.json")(error.to_string()))?;
         let mut tokenizer = Tokenizer {
             inner,
             splitter,
+            marks,
             frame: None,
         };
         tokenizer.frame = match extras.frame(&tokenizer.inner) {
@@ -92,6 +104,11 @@ impl Tokenizer {
             None => tokenizer.found_frame()?,
         };
         Ok(tokenizer)
+    }
+
+    /// True if a text writes a special token out, which then is one.
+    pub fn has_mark(&self, text: &str) -> bool {
+        self.marks.is_match(text)
     }
 
     /// The tokens of a text. With `special` the tokens that begin and end a prompt are put around it.

@@ -9,6 +9,7 @@
 )]
 
 mod chats;
+mod media;
 mod odd;
 
 use std::{path::PathBuf, sync::LazyLock};

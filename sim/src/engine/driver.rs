@@ -44,6 +44,9 @@ fn start(engine: &Engine) -> Option<Duration> {
     let mut guard = engine.inner.lock();
     let now = engine.now();
     let inner = &mut *guard;
+    if inner.asleep.is_some() {
+        return None;
+    }
     let computes = inner.core.schedule(now, &mut inner.outcome);
     inner.note_batch();
     if !computes {

@@ -55,6 +55,12 @@ pub struct FailureConfig {
     pub probe_status: Option<u16>,
     /// `/metrics` and `/health` wait that many milliseconds first.
     pub probe_slow_ms: u64,
+    /// `/tokenize` and the `/render` pages answer with this status.
+    pub tokenize_status: Option<u16>,
+    /// `/tokenize` and the `/render` pages wait that many milliseconds first.
+    pub tokenize_slow_ms: u64,
+    /// `/tokenize` and the `/render` pages say ids that are larger by this than those that the engine computes with.
+    pub tokenize_skew: u32,
 }
 
 /// A name of [`UsageFault`], or a flag.
@@ -87,6 +93,9 @@ impl Default for FailureConfig {
             refuse_ms: None,
             probe_status: None,
             probe_slow_ms: 0,
+            tokenize_status: None,
+            tokenize_slow_ms: 0,
+            tokenize_skew: 0,
         }
     }
 }
@@ -117,7 +126,8 @@ impl FailureConfig {
                 self.slow_factor
             ));
         }
-        for status in self.status.iter().chain(&self.probe_status) {
+        let statuses = [self.status, self.probe_status, self.tokenize_status];
+        for status in statuses.iter().flatten() {
             if !(400..600).contains(status) {
                 return Err(format!("{status} is no error status (400 to 599)"));
             }

@@ -14,7 +14,7 @@ use super::{
         CHOICES, FIRST_TOKEN_SECONDS, Histogram, PREEMPTIONS, REQUEST_SECONDS, STEP_TOKENS,
         TOKEN_SECONDS, request_tokens,
     },
-    state::Submission,
+    state::{SleepLevel, Submission},
 };
 use crate::{
     Nanos,
@@ -163,11 +163,11 @@ impl Metrics {
     }
 
     /// The whole page.
-    pub(super) fn page(&mut self, core: &CoreStats) -> String {
+    pub(super) fn page(&mut self, core: &CoreStats, asleep: Option<SleepLevel>) -> String {
         // Moved out for the moment, so that it can write while the rest is read.
         let mut page = std::mem::take(&mut self.page);
         page.start();
-        self.gauges(core, &mut page);
+        self.gauges(core, asleep, &mut page);
         self.counters(core, &mut page);
         self.histograms(&mut page);
         page.plain("vllm:cache_config_info", &self.cache_config, 1.0);
@@ -177,16 +177,23 @@ impl Metrics {
         text
     }
 
-    fn gauges(&self, core: &CoreStats, page: &mut Page) {
+    fn gauges(&self, core: &CoreStats, asleep: Option<SleepLevel>, page: &mut Page) {
         page.gauge("vllm:num_requests_running", "", f64::from(core.running));
         page.gauge("vllm:num_requests_waiting", "", f64::from(core.waiting));
         let by_reason = "vllm:num_requests_waiting_by_reason";
         page.gauge(by_reason, "reason=\"capacity\"", f64::from(core.waiting));
         page.gauge(by_reason, "reason=\"deferred\"", 0.0);
         let sleep = "vllm:engine_sleep_state";
-        page.gauge(sleep, "sleep_state=\"awake\"", 1.0);
-        page.gauge(sleep, "sleep_state=\"weights_offloaded\"", 0.0);
-        page.gauge(sleep, "sleep_state=\"discard_all\"", 0.0);
+        for (label, state) in [
+            ("sleep_state=\"awake\"", None),
+            (
+                "sleep_state=\"weights_offloaded\"",
+                Some(SleepLevel::Offloaded),
+            ),
+            ("sleep_state=\"discard_all\"", Some(SleepLevel::Discarded)),
+        ] {
+            page.gauge(sleep, label, f64::from(u8::from(state == asleep)));
+        }
         let usage = f64::from(core.blocks.held) / f64::from(core.total_blocks.max(1));
         page.gauge("vllm:kv_cache_usage_perc", "", usage);
     }

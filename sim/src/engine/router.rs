@@ -20,7 +20,7 @@ use super::{
     body::{ReplyBody, TRAILERS},
     echo::echo,
     failure::Fault,
-    state::Engine,
+    state::{Engine, SleepLevel},
     stats::{Account, Ended},
 };
 
@@ -36,6 +36,11 @@ enum Route {
     Load,
     Tokenize,
     Detokenize,
+    Render(Dialect),
+    KvEventSources,
+    Sleep,
+    WakeUp,
+    IsSleeping,
     ResetPrefixCache,
     Failure,
     Stats,
@@ -54,6 +59,12 @@ impl Route {
             "/load" => (Route::Load, Method::GET),
             "/tokenize" => (Route::Tokenize, Method::POST),
             "/detokenize" => (Route::Detokenize, Method::POST),
+            "/v1/chat/completions/render" => (Route::Render(Dialect::Chat), Method::POST),
+            "/v1/completions/render" => (Route::Render(Dialect::Completion), Method::POST),
+            "/kv_event_sources" => (Route::KvEventSources, Method::GET),
+            "/sleep" => (Route::Sleep, Method::POST),
+            "/wake_up" => (Route::WakeUp, Method::POST),
+            "/is_sleeping" => (Route::IsSleeping, Method::GET),
             "/reset_prefix_cache" => (Route::ResetPrefixCache, Method::POST),
             "/emulator/failure" => (Route::Failure, Method::POST),
             "/emulator/stats" => (Route::Stats, Method::GET),
@@ -127,7 +138,36 @@ async fn route(engine: &Arc<Engine>, request: Request<Incoming>) -> Response<Rep
             let load = engine.counters.in_flight();
             json(StatusCode::OK, format!("{{\"server_load\":{load}}}"))
         }
-        Route::Tokenize => with_body(engine, request, |body| api::tokenize(engine, body)).await,
+        Route::Tokenize => match tokenize_fault(engine).await {
+            Err(error) => error,
+            Ok(skew) => {
+                let answer = |body: &Value| api::tokenize(engine, body, skew);
+                with_body(engine, request, answer).await
+            }
+        },
+        Route::Render(dialect) => match tokenize_fault(engine).await {
+            Err(error) => error,
+            Ok(skew) => {
+                let answer = |body: &Value| api::render(engine, body, dialect, skew);
+                with_body(engine, request, answer).await
+            }
+        },
+        Route::KvEventSources => json(StatusCode::OK, engine.kv_event_sources()),
+        Route::Sleep => match sleep_level(request.uri().query()) {
+            Some(level) => {
+                engine.sleep(level);
+                Response::new(ReplyBody::whole(Bytes::new()))
+            }
+            None => error(&ApiError::bad_value("level", "the level is 1 or 2")),
+        },
+        Route::WakeUp => {
+            engine.wake_up();
+            Response::new(ReplyBody::whole(Bytes::new()))
+        }
+        Route::IsSleeping => {
+            let asleep = engine.is_sleeping();
+            json(StatusCode::OK, format!("{{\"is_sleeping\":{asleep}}}"))
+        }
         Route::Detokenize => with_body(engine, request, |body| api::detokenize(engine, body)).await,
         Route::ResetPrefixCache => {
             let done = engine.reset_prefix_cache();
@@ -237,6 +277,34 @@ async fn probe_fault(engine: &Engine) -> Option<Response<ReplyBody>> {
     }
     let status = StatusCode::from_u16(status?).ok()?;
     Some(error(&ApiError::injected(status)))
+}
+
+/// By how much the ids of `/tokenize` are wrong, after its delay, or its failure.
+async fn tokenize_fault(engine: &Engine) -> Result<u32, Response<ReplyBody>> {
+    let (delay, status, skew) = {
+        let failure = engine.failure.lock();
+        let status = failure.tokenize_status;
+        (failure.tokenize_slow_ms, status, failure.tokenize_skew)
+    };
+    if delay > 0 {
+        tokio::time::sleep(Duration::from_millis(delay)).await;
+    }
+    let status = status.and_then(|status| StatusCode::from_u16(status).ok());
+    match status {
+        Some(status) => Err(error(&ApiError::injected(status))),
+        None => Ok(skew),
+    }
+}
+
+/// How deep the engine is to sleep: vLLM's levels, 1 if nothing is said.
+fn sleep_level(query: Option<&str>) -> Option<SleepLevel> {
+    let pairs = query.unwrap_or_default().split('&');
+    let mut level = pairs.filter_map(|pair| pair.strip_prefix("level="));
+    match level.next() {
+        None | Some("1") => Some(SleepLevel::Offloaded),
+        Some("2") => Some(SleepLevel::Discarded),
+        Some(_) => None,
+    }
 }
 
 fn metrics(engine: &Engine) -> Response<ReplyBody> {

@@ -8,6 +8,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
+use serde_json::{Value, json};
 use tokio::sync::{Notify, watch};
 
 use super::{
@@ -25,6 +26,20 @@ use crate::{
 pub trait KvEventSink: Send + Sync {
     /// `events` of one step, in order; never empty.
     fn publish(&self, events: &[KvEvent]);
+
+    /// Where it publishes, as `/kv_event_sources` says it; nothing if it does not publish over ZMQ.
+    fn source(&self) -> Option<Value> {
+        None
+    }
+}
+
+/// How deep an engine sleeps. Its steps stand still, and its KV cache is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SleepLevel {
+    /// Its weights are in host memory.
+    Offloaded,
+    /// Its weights are gone too.
+    Discarded,
 }
 
 /// A request in the core.
@@ -51,6 +66,8 @@ pub(super) struct Inner {
     /// Events of a cache reset, sent with the next step as vLLM does.
     pub(super) held_back: Vec<KvEvent>,
     pub(super) wakers: Vec<Waker>,
+    /// While it sleeps no step begins.
+    pub(super) asleep: Option<SleepLevel>,
 }
 
 /// An emulated engine, shared by its connections and its driver.
@@ -110,6 +127,7 @@ impl Engine {
                 metrics,
                 held_back: Vec::new(),
                 wakers: Vec::new(),
+                asleep: None,
             }),
             work: Notify::new(),
             refusing: watch::Sender::new(config.failure.refuse),
@@ -198,6 +216,31 @@ impl Engine {
         inner.core.reset_prefix_cache(&mut inner.held_back)
     }
 
+    /// Goes to sleep; requests wait until it wakes up. Nobody is told before the next step, as in vLLM.
+    pub(super) fn sleep(&self, level: SleepLevel) {
+        let mut guard = self.inner.lock();
+        let inner = &mut *guard;
+        inner.asleep = Some(level);
+        inner.core.reset_prefix_cache(&mut inner.held_back);
+    }
+
+    /// Goes on.
+    pub(super) fn wake_up(&self) {
+        self.inner.lock().asleep = None;
+        self.work.notify_one();
+    }
+
+    pub(super) fn is_sleeping(&self) -> bool {
+        self.inner.lock().asleep.is_some()
+    }
+
+    /// The page of `/kv_event_sources`: one rank.
+    pub(super) fn kv_event_sources(&self) -> String {
+        let source = self.sink.as_ref().and_then(|sink| sink.source());
+        let off = || json!({"enable_kv_cache_events": false, "publisher": "null", "endpoint": ""});
+        json!({"0": source.unwrap_or_else(off)}).to_string()
+    }
+
     /// Changes the failures from now on.
     pub(super) fn set_failure(&self, failure: FailureConfig) {
         self.refusing.send_replace(failure.refuse);
@@ -228,6 +271,6 @@ impl Engine {
     pub(super) fn page(&self) -> String {
         let mut guard = self.inner.lock();
         let inner = &mut *guard;
-        inner.metrics.page(&inner.core.stats())
+        inner.metrics.page(&inner.core.stats(), inner.asleep)
     }
 }

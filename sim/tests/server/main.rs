@@ -8,6 +8,7 @@
 )]
 
 mod abort;
+mod asked;
 mod chat;
 mod client;
 mod completions;

@@ -3,7 +3,7 @@
 
 use serde_json::{Map, Value};
 
-use super::name_of;
+use super::{name_of, precise};
 use crate::{
     decode::{Decoded, not_yet},
     raw::{Raw, Ref},
@@ -19,15 +19,25 @@ pub(super) enum Role {
     Parser,
     Producer,
     Prefixes,
+    /// llm-d's exact index.
+    Precise,
+    /// llm-d's tokens.
+    Tokens,
+    /// Tells of endpoints that come and go, which is always so here.
+    Notices,
 }
 
-const BUILT_IN: [(&str, Role); 6] = [
+const BUILT_IN: [(&str, Role); 10] = [
     ("metrics-data-source", Role::Source),
     ("core-metrics-extractor", Role::Extractor),
     ("openai-parser", Role::Parser),
     ("passthrough-parser", Role::Parser),
     ("inflight-load-producer", Role::Producer),
     ("approx-prefix-cache-producer", Role::Prefixes),
+    ("precise-prefix-cache-producer", Role::Precise),
+    ("token-producer", Role::Tokens),
+    ("tokenizer", Role::Tokens),
+    ("endpoint-notification-source", Role::Notices),
 ];
 
 /// The built-in types.
@@ -76,14 +86,23 @@ fn refer(raw: &Raw, path: &str, name: &str, wanted: Role, out: &mut Decoded) {
         .clone()
         .find(|plugin| name_of(plugin) == name)
         .map_or(name, |plugin| &plugin.type_name);
-    match role(type_name) {
+    let found = match type_name {
+        // The wrapper brings a producer.
+        precise::SCORER => Some(Role::Precise),
+        _ => role(type_name),
+    };
+    match found {
         Some(role) if role == wanted => {}
+        Some(Role::Notices) if wanted == Role::Source => {}
+        Some(Role::Precise) if wanted == Role::Extractor => {}
         Some(_) => {
             let wanted = match wanted {
                 Role::Source => "data source",
                 Role::Extractor => "extractor",
                 Role::Parser => "parser",
-                Role::Producer | Role::Prefixes => "producer",
+                Role::Producer | Role::Prefixes | Role::Precise | Role::Tokens | Role::Notices => {
+                    "producer"
+                }
             };
             out.fault(&path, format!("{} is no {wanted}", shown(name)));
         }
@@ -95,11 +114,40 @@ fn refer(raw: &Raw, path: &str, name: &str, wanted: Role, out: &mut Decoded) {
 /// Takes over what the parameters of built-in plugins say.
 pub(super) fn parameters(raw: &mut Raw, out: &mut Decoded) {
     let none = Map::new();
+    let mut plugins = raw.plugins.iter().flatten();
+    let produced = plugins.any(|plugin| role(&plugin.type_name) == Some(Role::Precise));
     for (index, plugin) in raw.plugins.iter().flatten().enumerate() {
         let path = format!("plugins[{index}].parameters");
-        let Some(role) = role(&plugin.type_name) else {
+        let wraps = plugin.type_name == precise::SCORER;
+        if wraps && produced {
+            if !plugin.parameters.is_null() {
+                let what = "has no effect: there is a `precise-prefix-cache-producer`";
+                out.warn(&path, what);
+            }
+            continue;
+        }
+        let role = match wraps {
+            true => Some(Role::Precise),
+            false => role(&plugin.type_name),
+        };
+        let Some(role) = role else {
             continue;
         };
+        if matches!(role, Role::Precise | Role::Tokens) {
+            let mut into = precise::Into {
+                section: raw.kv_index.get_or_insert_default(),
+                telemetry: &mut raw.telemetry,
+                out: &mut *out,
+            };
+            let taken = match role {
+                Role::Precise => precise::producer(&mut into, &plugin.parameters, &path),
+                _ => precise::token_producer(&mut into, &plugin.parameters, &path),
+            };
+            if let Err(what) = taken {
+                out.fault(&path, what);
+            }
+            continue;
+        }
         if role == Role::Prefixes {
             // To list it is to ask for what it knows.
             raw.kv_index.get_or_insert_default();
@@ -122,7 +170,7 @@ pub(super) fn parameters(raw: &mut Raw, out: &mut Decoded) {
                     let section = raw.kv_index.get_or_insert_default();
                     prefixes(section, key, value, &path, out)
                 }
-                Role::Parser => Err(unknown(key)),
+                Role::Parser | Role::Notices | Role::Precise | Role::Tokens => Err(unknown(key)),
             };
             if let Err(what) = taken {
                 out.fault(&path, what);
@@ -246,6 +294,9 @@ fn producer(key: &str, value: &Value) -> Result<(), String> {
             Err("counting estimated output tokens is not supported yet; remove it".to_owned())
         }
         ("addEstimatedOutputTokens", _) => Err("expected true or false".to_owned()),
+        // The index is our own, whatever its name.
+        ("prefixMatchInfoProducerName", Value::String(_)) => Ok(()),
+        ("prefixMatchInfoProducerName", _) => Err("expected a text".to_owned()),
         ("outputRatio" | "maxEstimatedOutputTokens", Value::Number(_)) => Ok(()),
         ("outputRatio" | "maxEstimatedOutputTokens", _) => Err("expected a number".to_owned()),
         _ => Err(unknown(key)),

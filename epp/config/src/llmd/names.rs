@@ -2,10 +2,7 @@
 
 /// Data producers, admitters, request and response plugins, parsers, data sources, flow control.
 pub(super) const KNOWN: &[&str] = &[
-    "precise-prefix-cache-producer",
     "burst-prefix-cache-producer",
-    "token-producer",
-    "tokenizer",
     "predicted-latency-producer",
     "session-id-producer",
     "mm-embeddings-cache-producer",
@@ -21,7 +18,6 @@ pub(super) const KNOWN: &[&str] = &[
     "vllmgrpc-parser",
     "vertexai-parser",
     "models-data-source",
-    "endpoint-notification-source",
     "k8s-notification-source",
     "models-data-extractor",
     "dcgm-extractor",

@@ -14,8 +14,23 @@ const TOKENIZER: &[Field] = &[
     field(
         "path",
         Shape::Text,
-        "required",
-        "Folder with its `tokenizer.json`, and `tokenizer_config.json` and `chat_template.jinja` where it has them.",
+        "none",
+        "Folder with its `tokenizer.json`, and `tokenizer_config.json` and `chat_template.jinja` where it has them. One of \
+         this and the next two.",
+    ),
+    field(
+        "engine",
+        Shape::Bool,
+        "false",
+        "There are no files: an engine is asked for the tokens of each prompt, at `/tokenize`, as `kvIndex.engineTokens` \
+         says. Prompts with media go by load.",
+    ),
+    field(
+        "renderUrl",
+        Shape::Text,
+        "none",
+        "There are no files: this service is asked, as `http://HOST:PORT`, at `/v1/chat/completions/render` and \
+         `/v1/completions/render`, which vLLM has and `vllm launch render` serves without a GPU. It knows media too.",
     ),
     field("aliases", NAMES, "none", "Further names of the same model."),
     field(
@@ -47,6 +62,44 @@ const HASH_CHECK: &[Field] = &[
         Shape::Word(&["tagged", "plain"]),
         "tagged",
         "How vLLM writes salts and adapters into hashes: `tagged` since 0.31, `plain` before.",
+    ),
+];
+
+const TOKEN_CHECK: &[Field] = &[
+    field(
+        "probe",
+        Shape::Bool,
+        "true",
+        "When an endpoint joins, and when it comes back, its engine tokenises three short prompts of ours.",
+    ),
+    field(
+        "sample",
+        Shape::Number(0.0, 1.0),
+        "0.01",
+        "Share of live prompts that an engine tokenises once more, after they were sent on; one at a time, none with \
+         media, none longer than 256Ki.",
+    ),
+    field(
+        "onMismatch",
+        Shape::Word(&["engine", "load", "ignore"]),
+        "engine",
+        "What becomes of a model's prompts from the first difference on, until a later check finds none. `engine`: engines \
+         tokenise them. `load`: they go by load alone. `ignore`: nothing, the metric tells.",
+    ),
+];
+
+const ENGINE_TOKENS: &[Field] = &[
+    field(
+        "timeout",
+        Shape::Duration,
+        "100ms",
+        "Longest time that a request waits for them; then it goes by load. An engine that failed rests for a second.",
+    ),
+    field(
+        "concurrency",
+        Shape::Integer(1, 65536),
+        "64",
+        "Requests that wait for them at once; further ones go by load.",
     ),
 ];
 
@@ -155,6 +208,18 @@ pub(super) const KV_INDEX: &[Field] = &[
         Shape::Size,
         "8Ki",
         "A longer body is tokenised on a thread of its own, so that it holds up nobody else.",
+    ),
+    field(
+        "tokenCheck",
+        Shape::Map(TOKEN_CHECK),
+        "as below",
+        "Whether our tokens are the engine's.",
+    ),
+    field(
+        "engineTokens",
+        Shape::Map(ENGINE_TOKENS),
+        "as below",
+        "Tokens that an engine makes for us.",
     ),
     field(
         "events",

@@ -181,7 +181,14 @@ pub const PLUGIN_TYPES: &[PluginInfo] = &[
     known(
         "token-load-scorer",
         Scorer,
-        &[param("queueThresholdTokens", "number above 0", "4194304")],
+        &[
+            param("queueThresholdTokens", "number above 0", "4194304"),
+            param(
+                "inFlightLoadProducerName",
+                "plugin name; accepted, as the count is our own",
+                "",
+            ),
+        ],
     ),
     known(
         "prefix-cache-scorer",
@@ -220,7 +227,6 @@ pub const PLUGIN_TYPES: &[PluginInfo] = &[
     ),
     known("lora-affinity-scorer", Scorer, &[]),
     known("session-affinity-scorer", Scorer, SESSION),
-    later("precise-prefix-cache-scorer", Scorer),
     later("context-length-aware", Scorer),
     later("latency-scorer", Scorer),
     later("topology-affinity-scorer", Scorer),
@@ -262,6 +268,16 @@ pub const PLUGIN_TYPES: &[PluginInfo] = &[
         "prefix-cache-affinity-filter",
         Filter,
         &[
+            param(
+                "prefixMatchInfoProducerName",
+                "plugin name; accepted, as the index is our own",
+                "",
+            ),
+            param(
+                "inFlightLoadProducerName",
+                "plugin name; accepted, as the count is our own",
+                "",
+            ),
             param("affinityThreshold", "number from 0 to 1", "0.8"),
             param(
                 "explorationProbability",

@@ -175,6 +175,7 @@ fn active_request(fields: &mut Fields<'_>) -> Result<ActiveRequest, Fault> {
 
 fn token_load(fields: &mut Fields<'_>) -> Result<TokenLoad, Fault> {
     let default = TokenLoad::default().queue_threshold_tokens;
+    fields.text("inFlightLoadProducerName")?;
     Ok(TokenLoad {
         queue_threshold_tokens: fields.number("queueThresholdTokens", default)?,
     })
@@ -205,6 +206,8 @@ fn no_hit_lru(fields: &mut Fields<'_>) -> Result<NoHitLru, Fault> {
 
 fn prefix_affinity(fields: &mut Fields<'_>) -> Result<PrefixAffinity, Fault> {
     let default = PrefixAffinity::default();
+    fields.text("prefixMatchInfoProducerName")?;
+    fields.text("inFlightLoadProducerName")?;
     fields.one_of("ttftSource", &[("prefillThroughput", ())])?;
     if fields.number("explorationProbability", 0.0)? != 0.0 {
         let what = "exploration is not supported here; use 0";

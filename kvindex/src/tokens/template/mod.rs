@@ -17,7 +17,7 @@ use minijinja::{
 };
 use minijinja_contrib::pycompat::unknown_method_callback;
 
-use super::{Chat, TokensError};
+use super::{Chat, TokensError, chat::Media};
 
 const NAME: &str = "chat_template";
 
@@ -133,8 +133,17 @@ impl Template {
     /// # Errors
     /// When the template does not take these messages.
     pub fn render(&self, rendering: &Rendering<'_>) -> Result<String, TokensError> {
+        self.render_with(rendering, Media::Refused)
+    }
+
+    /// The same with something in the place of media.
+    pub(super) fn render_with(
+        &self,
+        rendering: &Rendering<'_>,
+        media: Media<'_>,
+    ) -> Result<String, TokensError> {
         let chat = rendering.chat;
-        let text = self.run(chat.variables(self.format)?, rendering.now)?;
+        let text = self.run(chat.variables(self.format, media)?, rendering.now)?;
         if chat.continues() {
             return continued(text, &chat.final_text()?);
         }

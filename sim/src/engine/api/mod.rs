@@ -13,7 +13,7 @@ pub(super) use answer::{Answer, Dialect};
 pub(super) use embeddings::embeddings;
 pub(super) use error::ApiError;
 pub(super) use generate::generate;
-pub(super) use tokens::{detokenize, models, tokenize};
+pub(super) use tokens::{detokenize, models, render, tokenize};
 
 /// What every answer says of who made it.
 pub(super) const FINGERPRINT: &str = "wicketgate-emulated";

@@ -1,17 +1,29 @@
-//! `/tokenize`, `/detokenize` and `/v1/models`.
+//! `/tokenize`, `/detokenize`, the `/render` pages and `/v1/models`.
 
 use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::{ApiError, fields::Fields, generate, prompt};
+use super::{ApiError, Dialect, fields::Fields, generate, prompt};
 use crate::{engine::state::Engine, text};
 
-/// Tokens of a prompt, or of a chat's messages.
+/// Ids that are wrong by `skew`; right with 0.
+fn skewed(tokens: &[u32], skew: u32) -> Vec<u32> {
+    tokens
+        .iter()
+        .map(|token| token.wrapping_add(skew))
+        .collect()
+}
+
+/// Tokens of a prompt, or of a chat's messages; each id is too large by `skew`.
 ///
 /// # Errors
 /// What the client did wrong.
-pub(in crate::engine) fn tokenize(engine: &Engine, body: &Value) -> Result<String, ApiError> {
+pub(in crate::engine) fn tokenize(
+    engine: &Engine,
+    body: &Value,
+    skew: u32,
+) -> Result<String, ApiError> {
     let fields = Fields::of(body)?;
     let tokens: Arc<[u32]> = if fields.get("messages").is_some() {
         let generation = match fields.get("add_generation_prompt") {
@@ -29,11 +41,44 @@ pub(in crate::engine) fn tokenize(engine: &Engine, body: &Value) -> Result<Strin
         each.collect::<Vec<String>>()
     });
     let (count, most) = (tokens.len(), engine.model_len);
-    let tokens: &[u32] = &tokens;
+    let tokens = skewed(&tokens, skew);
     Ok(
         json!({"count": count, "max_model_len": most, "tokens": tokens, "token_strs": strings})
             .to_string(),
     )
+}
+
+/// What a request becomes before it is computed: an object for a chat, a list with one for each prompt of a completion.
+/// Media have tokens of their own here, so there is nothing to say of them besides.
+///
+/// # Errors
+/// What the client did wrong.
+pub(in crate::engine) fn render(
+    engine: &Engine,
+    body: &Value,
+    dialect: Dialect,
+    skew: u32,
+) -> Result<String, ApiError> {
+    let fields = Fields::of(body)?;
+    let prompts = match dialect {
+        Dialect::Chat => vec![prompt::chat(&fields, true)?],
+        Dialect::Completion => prompt::prompts("prompt", fields.need("prompt")?)?,
+    };
+    let (model, _) = generate::model(engine, &fields)?;
+    let salt = fields.text("cache_salt")?;
+    let rendered = prompts.iter().map(|tokens| {
+        json!({
+            "token_ids": skewed(tokens, skew),
+            "features": null,
+            "model": model,
+            "cache_salt": salt,
+        })
+    });
+    let all: Vec<Value> = rendered.collect();
+    Ok(match (dialect, all.as_slice()) {
+        (Dialect::Chat, [only]) => only.to_string(),
+        _ => Value::Array(all).to_string(),
+    })
 }
 
 /// Text of tokens.

@@ -17,6 +17,7 @@ use std::{
 
 use bytes::Bytes;
 use parking_lot::Mutex;
+use serde_json::{Value, json};
 use tokio::{net::TcpListener, sync::mpsc, task::JoinHandle};
 
 use super::KvEventSink;
@@ -184,6 +185,24 @@ impl KvPublisher {
 }
 
 impl KvEventSink for KvPublisher {
+    fn source(&self) -> Option<Value> {
+        let config = &self.shared.config;
+        // vLLM binds an endpoint that names no host, and connects to one that does.
+        let endpoint = match config.connect {
+            true => format!("tcp://{}", self.events),
+            false => format!("tcp://*:{}", self.events.port()),
+        };
+        Some(json!({
+            "enable_kv_cache_events": true,
+            "publisher": "zmq",
+            "endpoint": endpoint,
+            "replay_endpoint": self.replay.map(|at| format!("tcp://{at}")),
+            "buffer_steps": config.remembered,
+            "hwm": config.waiting,
+            "topic": config.topic,
+        }))
+    }
+
     fn publish(&self, events: &[KvEvent]) {
         let config = &self.shared.config;
         let now = SystemTime::now()
