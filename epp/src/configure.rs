@@ -10,12 +10,14 @@ use wicketgate_pool::{
     scheduler::{Scheduler, SpecError},
 };
 use wicketgate_wire::EngineKind;
+use xxhash_rust::xxh3::xxh3_64;
 
 use crate::{
     discovery::EndpointEntry,
     fleet::FleetSettings,
     gateway::{GatewaySpec, Listen, PoolSpec},
     http::{Limits, UpstreamPolicy},
+    management::{ManagementSpec, Token, WarmPeer, WarmSpec},
     pipeline::Settings,
     prefix::{Approximate, EventsFrom, PrefixSpec, TokenizerSource, TokenizerSpec},
     telemetry::ScrapePolicy,
@@ -25,6 +27,9 @@ use crate::{
 
 /// Connections of the gRPC servers at once: a handful of proxies.
 const GRPC_CONNECTIONS: usize = 4096;
+
+/// Least length of a seed, in bytes.
+const SEED_LENGTH: usize = 16;
 
 /// Which fronts a process has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,6 +55,12 @@ pub enum ConfigureError {
     /// The bearer token is none.
     #[error("upstream: the bearer token has characters that a header cannot carry")]
     Token,
+    /// The management port's token is none.
+    #[error("server.managementToken: it has characters that a header cannot carry")]
+    ManagementToken,
+    /// A seed that can be guessed lets callers make prompts with equal keys.
+    #[error("kvIndex.seed: {0} characters are too few; at least {SEED_LENGTH}, by chance")]
+    Seed(usize),
     /// A picker's answer is an address: Envoy looks up no names, and would send the request anywhere else.
     #[error("pool {pool}: {address} is a host name; behind `epp` endpoints are given as IP:PORT")]
     HostName {
@@ -95,11 +106,28 @@ pub fn gateway_spec(
     let ext_proc =
         (fronts == Fronts::ExtProc).then(|| listen(config.ext_proc_port, &config.tls.ext_proc));
     let upstream = upstream(config)?;
+    let prefix = config.kv_index.as_ref().map(prefix_spec).transpose()?;
+    let token = management_token(config)?;
     Ok(GatewaySpec {
         health: ext_proc.is_some().then(|| at(config.health_port)),
         http,
         ext_proc,
         admin: Some(at(config.metrics_port)),
+        management: Some(ManagementSpec {
+            listen: Listen {
+                address: SocketAddr::new(config.management.bind, config.management.port),
+                tls: config.management.tls.as_ref().map(server_files),
+            },
+            token: token.clone(),
+            max_snapshot: config
+                .kv_index
+                .as_ref()
+                .map_or(0, |index| index.max_snapshot),
+        }),
+        warm: config
+            .kv_index
+            .as_ref()
+            .and_then(|index| warm_spec(config, index, token)),
         limits: Limits {
             connections: config.max_connections,
             header_bytes: config.max_header,
@@ -132,7 +160,7 @@ pub fn gateway_spec(
             ),
             access_log: config.access_log,
         },
-        prefix: config.kv_index.as_ref().map(prefix_spec),
+        prefix,
         scrape: ScrapePolicy {
             interval: config.scrape_interval,
             timeout: config.scrape_timeout,
@@ -164,9 +192,44 @@ pub fn gateway_spec(
     })
 }
 
-fn prefix_spec(index: &KvIndex) -> PrefixSpec {
+fn management_token(config: &Config) -> Result<Option<Token>, ConfigureError> {
+    let Some(secret) = &config.management.token else {
+        return Ok(None);
+    };
+    let token = Token::new(&secret.read()?);
+    token.map(Some).ok_or(ConfigureError::ManagementToken)
+}
+
+fn warm_spec(config: &Config, index: &KvIndex, token: Option<Token>) -> Option<WarmSpec> {
+    let warm = index.warm_from.as_ref()?;
+    let peers = warm.peers.iter().map(|peer| WarmPeer {
+        address: peer.address.clone(),
+        tls: peer.tls,
+    });
+    Some(WarmSpec {
+        peers: peers.collect(),
+        timeout: warm.timeout,
+        token,
+        tls: config.management.tls.as_ref().map(server_files),
+        max_bytes: index.max_snapshot,
+    })
+}
+
+/// What keys are made from: the same text gives the same keys in every replica.
+fn seed(index: &KvIndex) -> Result<u64, ConfigureError> {
+    let Some(secret) = &index.seed else {
+        return Ok(fastrand::u64(..));
+    };
+    let text = secret.read()?;
+    match text.len() < SEED_LENGTH {
+        true => Err(ConfigureError::Seed(text.len())),
+        false => Ok(xxh3_64(text.as_bytes())),
+    }
+}
+
+fn prefix_spec(index: &KvIndex) -> Result<PrefixSpec, ConfigureError> {
     let tokenizers = index.tokenizers.iter();
-    PrefixSpec {
+    Ok(PrefixSpec {
         block_size: index.block_size,
         max_bytes: index.max_bytes,
         prediction_ttl: index.prediction_ttl,
@@ -199,8 +262,8 @@ fn prefix_spec(index: &KvIndex) -> PrefixSpec {
             KvEvents::Listen(at) => EventsFrom::Listen(at),
         },
         topic: index.topic.clone(),
-        seed: fastrand::u64(..),
-    }
+        seed: seed(index)?,
+    })
 }
 
 fn trusted_headers(trusted: &TrustedProxy) -> TrustedHeaders {

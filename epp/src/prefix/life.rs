@@ -95,6 +95,8 @@ impl Prefixes {
         let state = Arc::new(State {
             pool: Arc::clone(&spec.pool),
             name: Arc::clone(&spec.name),
+            address: Arc::clone(&spec.address),
+            engine: spec.engine,
             exact: AtomicBool::new(false),
             asleep: AtomicBool::new(false),
             room: AtomicU64::new(0),

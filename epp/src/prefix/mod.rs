@@ -12,10 +12,12 @@
 
 mod life;
 mod prompt;
+mod snapshot;
 #[cfg(test)]
 mod tests;
 mod text;
 mod view;
+mod warm;
 
 use std::{
     collections::HashMap,
@@ -36,7 +38,7 @@ use wicketgate_kvindex::{
     tokens::Model,
 };
 use wicketgate_pool::scheduler::Incarnation;
-use wicketgate_wire::MetricsSample;
+use wicketgate_wire::{EngineKind, MetricsSample};
 
 use crate::{
     clock::{Clock, nanos},
@@ -46,7 +48,9 @@ use crate::{
 pub(crate) use life::same_events;
 pub use life::{Life, LifeSpec};
 pub use prompt::{Content, How, Prompted, Tokens};
+pub use snapshot::SnapshotFault;
 pub use view::LiveView;
+pub use warm::{Fate, Line, Report, SnapshotCounts, Standing, Transfer};
 pub use wicketgate_kvindex::tokens::TokensError;
 pub use wicketgate_wire::Api;
 
@@ -168,6 +172,10 @@ struct State {
     pool: Arc<str>,
     /// The endpoint's name.
     name: Arc<str>,
+    /// `host:port` of its API.
+    address: Arc<str>,
+    /// Whose engine it is.
+    engine: EngineKind,
     /// Events come, or came.
     exact: AtomicBool,
     /// The engine slept when it was scraped last.
@@ -205,6 +213,7 @@ pub struct Prefixes {
     /// Long prompts that are tokenised at once.
     turns: Arc<Semaphore>,
     counts: PrefixCounts,
+    snapshots: SnapshotCounts,
 }
 
 /// One source of events with its endpoint's names.
@@ -281,6 +290,7 @@ impl Prefixes {
             lives: RwLock::default(),
             turns: Arc::new(Semaphore::new(cores)),
             counts: PrefixCounts::default(),
+            snapshots: SnapshotCounts::default(),
             spec,
         }))
     }
@@ -364,6 +374,17 @@ impl Prefixes {
         self.index.predict(endpoint(id, rank), keys, until);
     }
 
+    /// Lets messages of engines wait until this is dropped: what another replica heard goes first.
+    pub fn hold(self: &Arc<Self>) -> Hold {
+        self.intake.hold(true);
+        Hold(Arc::clone(self))
+    }
+
+    /// Whether messages of engines wait.
+    pub fn is_held(&self) -> bool {
+        self.intake.is_held()
+    }
+
     /// Counts of the path.
     pub fn counts(&self) -> &PrefixCounts {
         &self.counts
@@ -432,6 +453,15 @@ impl Prefixes {
                 .then_with(|| key(a).1.cmp(&key(b).1))
         });
         holders
+    }
+}
+
+/// Messages of engines wait as long as it lives.
+pub struct Hold(Arc<Prefixes>);
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.0.intake.hold(false);
     }
 }
 
