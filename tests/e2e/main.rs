@@ -32,6 +32,7 @@ mod serve_life;
 mod serve_slow;
 mod serve_wire;
 mod soak;
+mod warm;
 
 use std::path::Path;
 

@@ -23,12 +23,12 @@ use crate::wicketgate;
 const CHAT: &str = "/v1/chat/completions";
 
 /// An engine that says what it caches.
-struct Engine {
-    handle: EngineHandle,
-    publisher: Arc<KvPublisher>,
+pub(crate) struct Engine {
+    pub(crate) handle: EngineHandle,
+    pub(crate) publisher: Arc<KvPublisher>,
 }
 
-fn loopback() -> SocketAddr {
+pub(crate) fn loopback() -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], 0))
 }
 
@@ -51,7 +51,7 @@ impl Engine {
         Engine::publishing(api, events).await
     }
 
-    async fn publishing(api: SocketAddr, events: KvEventsConfig) -> Engine {
+    pub(crate) async fn publishing(api: SocketAddr, events: KvEventsConfig) -> Engine {
         let config = EngineConfig {
             num_blocks: 4000,
             loras: vec!["food".to_owned()],
@@ -67,7 +67,7 @@ impl Engine {
         Engine { handle, publisher }
     }
 
-    fn line(&self, name: &str) -> String {
+    pub(crate) fn line(&self, name: &str) -> String {
         let port = |at: SocketAddr| at.port().to_string();
         let mut labels = json!({"kv-events-port": port(self.publisher.events())});
         if let Some(replay) = self.publisher.replay() {
@@ -86,7 +86,7 @@ impl Engine {
         Engine::start_at(api, events, replay, shape).await
     }
 
-    async fn post(&self, path: &str, body: &Value) -> Value {
+    pub(crate) async fn post(&self, path: &str, body: &Value) -> Value {
         post(self.handle.address(), path, body).await
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{fmt, hint::black_box, net::IpAddr};
 
-use http::{HeaderMap, HeaderValue, StatusCode, header};
+use http::{HeaderValue, Request, StatusCode, header, uri::Authority};
 
 use super::Refusal;
 use crate::tls::ServerFiles;
@@ -60,7 +60,8 @@ impl Access {
 
     /// A token where there is one; else, and without certificates, nobody who comes by way of a browser: a page from
     /// elsewhere can make it send requests to the loopback.
-    pub(super) fn check(&self, headers: &HeaderMap) -> Result<(), Refusal> {
+    pub(super) fn check<B>(&self, request: &Request<B>) -> Result<(), Refusal> {
+        let headers = request.headers();
         if let Some(token) = &self.token {
             let shown = headers.get(header::AUTHORIZATION);
             if shown.is_some_and(|shown| token.is(shown.as_bytes())) {
@@ -69,9 +70,11 @@ impl Access {
             let what = "this port needs `Authorization: Bearer` with the token of `server.managementToken`";
             return Err(Refusal::new(StatusCode::UNAUTHORIZED, "unauthorized", what));
         }
-        let host = headers.get(header::HOST);
-        let named = host.is_some_and(|host| host.to_str().map_or(true, |host| !is_local(host)));
-        if !self.certified && (headers.contains_key(header::ORIGIN) || named) {
+        let hosts = headers.get_all(header::HOST).iter();
+        let hosts = hosts.map(|host| host.to_str().unwrap_or_default());
+        let authority = request.uri().authority().map(Authority::as_str);
+        let local = hosts.chain(authority).all(is_local);
+        if !self.certified && (headers.contains_key(header::ORIGIN) || !local) {
             let what = "without a token this port takes requests to an IP address or localhost only, and none of web pages";
             return Err(Refusal::new(StatusCode::FORBIDDEN, "forbidden", what));
         }
@@ -93,11 +96,14 @@ mod tests {
     use super::*;
 
     fn said(access: &Access, headers: &[(&'static str, &str)]) -> Result<(), &'static str> {
-        let headers = headers.iter().map(|(name, value)| {
-            let name = header::HeaderName::from_static(name);
-            (name, HeaderValue::from_str(value).unwrap())
-        });
-        let checked = access.check(&headers.collect());
+        let mut request = Request::builder();
+        for (name, value) in headers {
+            request = match *name {
+                "uri" => request.uri(*value),
+                name => request.header(name, *value),
+            };
+        }
+        let checked = access.check(&request.body(()).unwrap());
         checked.map_err(|refusal| refusal.code)
     }
 
@@ -116,7 +122,7 @@ mod tests {
             assert_eq!(said(&access, &headers), Err("unauthorized"), "{wrong}");
         }
         assert_eq!(said(&access, &[]), Err("unauthorized"));
-        assert_eq!(format!("{access:?}").contains("s3cret"), false);
+        assert!(!format!("{access:?}").contains("s3cret"));
         assert_eq!(Token::new("a\nb"), None);
     }
 
@@ -135,6 +141,8 @@ mod tests {
         for headers in [
             &[("host", "evil.example:9091")][..],
             &[("host", "127.0.0.1.evil.example")],
+            &[("host", "127.0.0.1"), ("host", "evil.example")],
+            &[("uri", "http://evil.example/v1/index/snapshot")],
             &[
                 ("host", "127.0.0.1:9091"),
                 ("origin", "http://evil.example"),

@@ -12,8 +12,6 @@ mod access;
 mod body;
 mod fetch;
 mod snapshot;
-#[cfg(test)]
-mod tests;
 pub(crate) mod warm;
 
 use std::sync::Arc;
@@ -95,7 +93,7 @@ impl Management {
     }
 
     async fn answer(&self, request: Request<Incoming>) -> Response<Answer> {
-        let answered = match self.access.check(request.headers()) {
+        let answered = match self.access.check(&request) {
             Ok(()) => self.route(request).await,
             Err(refusal) => Err(refusal),
         };
