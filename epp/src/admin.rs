@@ -3,35 +3,17 @@
 mod index;
 mod queues;
 
-use std::{convert::Infallible, fmt::Write as _, sync::Arc, time::Duration};
+use std::{fmt::Write as _, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::{Request, Response, StatusCode, header};
 use http_body_util::Full;
-use hyper::{body::Incoming, service::service_fn};
-use hyper_util::{
-    rt::{TokioExecutor, TokioIo, TokioTimer},
-    server::conn::auto,
-};
+use hyper::body::Incoming;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use wicketgate_pool::scheduler::{Endpoint, Load, Missing, Nanos};
 
-use crate::{
-    net::{Patience, Patient, Shutdown, accept},
-    pipeline::Pipeline,
-};
-
-/// Connections at once: scrapers and a few people.
-const CONNECTIONS: usize = 256;
-/// Longest wait for a request's header block, the next one on a connection too: a scraper that comes back more rarely
-/// opens a new one.
-const NEXT_REQUEST: Duration = Duration::from_secs(30);
-/// Longest wait for a connection's first bytes, and for a reader.
-const PATIENCE: Patience = Patience {
-    first: Duration::from_secs(10),
-    stall: Duration::from_secs(30),
-};
+use crate::{net::Shutdown, pipeline::Pipeline, small};
 
 /// Where a request's body is looked up in the prefix index.
 const LOOKUP: &str = "/debug/index/lookup";
@@ -48,36 +30,10 @@ pub struct Views {
 
 /// Serves the views until shutdown.
 pub async fn serve(listener: TcpListener, views: Arc<Views>, shutdown: Shutdown) {
-    accept(
-        listener,
-        None,
-        CONNECTIONS,
-        shutdown,
-        move |connection, _| {
-            let views = Arc::clone(&views);
-            async move {
-                let service = service_fn(move |request| {
-                    let views = Arc::clone(&views);
-                    async move { Ok::<_, Infallible>(answer(&views, request).await) }
-                });
-                let mut builder = auto::Builder::new(TokioExecutor::new());
-                builder
-                    .http1()
-                    .timer(TokioTimer::new())
-                    .header_read_timeout(NEXT_REQUEST);
-                builder
-                    .http2()
-                    .timer(TokioTimer::new())
-                    .keep_alive_interval(Some(NEXT_REQUEST))
-                    .keep_alive_timeout(PATIENCE.first);
-                let connection = Patient::new(connection, PATIENCE);
-                // A reader that goes away in the middle of a page is its own business.
-                let _ = builder
-                    .serve_connection(TokioIo::new(connection), service)
-                    .await;
-            }
-        },
-    )
+    small::serve(listener, None, shutdown, move |request| {
+        let views = Arc::clone(&views);
+        async move { answer(&views, request).await }
+    })
     .await;
 }
 

@@ -12,6 +12,7 @@ use wicketgate_pool::{
     scheduler::{Scheduler, SpecError},
 };
 use wicketgate_wire::EngineKind;
+use xxhash_rust::xxh3::xxh3_64;
 
 use crate::{
     discovery::EndpointEntry,
@@ -19,6 +20,7 @@ use crate::{
     fleet::FleetSettings,
     gateway::{GatewaySpec, Listen, PoolSpec},
     http::{Limits, UpstreamPolicy},
+    management::{ManagementSpec, Token, WarmPeer, WarmSpec},
     pipeline::Settings,
     prefix::{
         self, Approximate, CheckSpec, EventsFrom, PrefixSpec, TokenizerSource, TokenizerSpec,
@@ -30,6 +32,9 @@ use crate::{
 
 /// Connections of the gRPC servers at once: a handful of proxies.
 const GRPC_CONNECTIONS: usize = 4096;
+
+/// Least length of a seed, in bytes.
+const SEED_LENGTH: usize = 16;
 
 /// Which fronts a process has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,6 +60,12 @@ pub enum ConfigureError {
     /// The bearer token is none.
     #[error("upstream: the bearer token has characters that a header cannot carry")]
     Token,
+    /// The management port's token is none.
+    #[error("server.managementToken: it has characters that a header cannot carry")]
+    ManagementToken,
+    /// A seed that can be guessed lets callers make prompts with equal keys.
+    #[error("kvIndex.seed: {0} characters are too few; at least {SEED_LENGTH}, by chance")]
+    Seed(usize),
     /// A picker's answer is an address: Envoy looks up no names, and would send the request anywhere else.
     #[error("pool {pool}: {address} is a host name; behind `epp` endpoints are given as IP:PORT")]
     HostName {
@@ -100,11 +111,31 @@ pub fn gateway_spec(
     let ext_proc =
         (fronts == Fronts::ExtProc).then(|| listen(config.ext_proc_port, &config.tls.ext_proc));
     let upstream = upstream(config)?;
+    let prefix = config.kv_index.as_ref();
+    let prefix = prefix
+        .map(|index| prefix_spec(index, &upstream))
+        .transpose()?;
+    let token = management_token(config)?;
     Ok(GatewaySpec {
         health: ext_proc.is_some().then(|| at(config.health_port)),
         http,
         ext_proc,
         admin: Some(at(config.metrics_port)),
+        management: Some(ManagementSpec {
+            listen: Listen {
+                address: SocketAddr::new(config.management.bind, config.management.port),
+                tls: config.management.tls.as_ref().map(server_files),
+            },
+            token: token.clone(),
+            max_snapshot: config
+                .kv_index
+                .as_ref()
+                .map_or(0, |index| index.max_snapshot),
+        }),
+        warm: config
+            .kv_index
+            .as_ref()
+            .and_then(|index| warm_spec(config, index, token)),
         limits: Limits {
             connections: config.max_connections,
             header_bytes: config.max_header,
@@ -137,10 +168,7 @@ pub fn gateway_spec(
             ),
             access_log: config.access_log,
         },
-        prefix: config
-            .kv_index
-            .as_ref()
-            .map(|index| prefix_spec(index, &upstream)),
+        prefix,
         scrape: ScrapePolicy {
             interval: config.scrape_interval,
             timeout: config.scrape_timeout,
@@ -172,10 +200,45 @@ pub fn gateway_spec(
     })
 }
 
-fn prefix_spec(index: &KvIndex, upstream: &UpstreamPolicy) -> PrefixSpec {
+fn management_token(config: &Config) -> Result<Option<Token>, ConfigureError> {
+    let Some(secret) = &config.management.token else {
+        return Ok(None);
+    };
+    let token = Token::new(&secret.read()?);
+    token.map(Some).ok_or(ConfigureError::ManagementToken)
+}
+
+fn warm_spec(config: &Config, index: &KvIndex, token: Option<Token>) -> Option<WarmSpec> {
+    let warm = index.warm_from.as_ref()?;
+    let peers = warm.peers.iter().map(|peer| WarmPeer {
+        address: peer.address.clone(),
+        tls: peer.tls,
+    });
+    Some(WarmSpec {
+        peers: peers.collect(),
+        timeout: warm.timeout,
+        token,
+        tls: config.management.tls.as_ref().map(server_files),
+        max_bytes: index.max_snapshot,
+    })
+}
+
+/// What keys are made from: the same text gives the same keys in every replica.
+fn seed(index: &KvIndex) -> Result<u64, ConfigureError> {
+    let Some(secret) = &index.seed else {
+        return Ok(fastrand::u64(..));
+    };
+    let text = secret.read()?;
+    match text.len() < SEED_LENGTH {
+        true => Err(ConfigureError::Seed(text.len())),
+        false => Ok(xxh3_64(text.as_bytes())),
+    }
+}
+
+fn prefix_spec(index: &KvIndex, upstream: &UpstreamPolicy) -> Result<PrefixSpec, ConfigureError> {
     let tokenizers = index.tokenizers.iter();
     let check = &index.token_check;
-    PrefixSpec {
+    Ok(PrefixSpec {
         block_size: index.block_size,
         max_bytes: index.max_bytes,
         prediction_ttl: index.prediction_ttl,
@@ -228,8 +291,8 @@ fn prefix_spec(index: &KvIndex, upstream: &UpstreamPolicy) -> PrefixSpec {
         },
         topic: index.topic.clone(),
         hash_check: index.hash_check.as_ref().and_then(hash_scheme),
-        seed: fastrand::u64(..),
-    }
+        seed: seed(index)?,
+    })
 }
 
 /// `None` for a name that the configuration does not let through.

@@ -25,6 +25,7 @@ use crate::{
     extproc,
     fleet::{Fleet, FleetError, FleetSettings},
     http::{self, Limits, UpstreamPolicy, Upstreams},
+    management::{self, Management, ManagementSpec, WarmSpec, warm::warm},
     metrics::Metrics,
     net::Shutdown,
     pipeline::{Pipeline, Routes, Settings},
@@ -83,6 +84,10 @@ pub struct GatewaySpec {
     pub health: Option<SocketAddr>,
     /// Metrics and views.
     pub admin: Option<SocketAddr>,
+    /// What changes state, and snapshots.
+    pub management: Option<ManagementSpec>,
+    /// Whose index to start from.
+    pub warm: Option<WarmSpec>,
     /// Bounds of the HTTP front.
     pub limits: Limits,
     /// gRPC connections open at once.
@@ -175,6 +180,8 @@ pub struct Gateway {
     pub health: Option<SocketAddr>,
     /// Where metrics and views listen.
     pub admin: Option<SocketAddr>,
+    /// Where the management port listens.
+    pub management: Option<SocketAddr>,
     /// The path that the fronts share.
     pub pipeline: Arc<Pipeline>,
     pools: Vec<RunningPool>,
@@ -210,6 +217,9 @@ impl Gateway {
             }
             None => None,
         };
+        // Before any engine is heard: what a peer knows goes first.
+        let warming = prefixes.as_ref().zip(spec.warm.clone());
+        let warming = warming.map(|(prefixes, warm)| (Arc::clone(prefixes), warm, prefixes.hold()));
         let mut pools = Vec::new();
         for pool in &spec.pools {
             let prefixes = prefixes.as_ref();
@@ -232,6 +242,7 @@ impl Gateway {
             ext_proc: None,
             health: None,
             admin: None,
+            management: None,
             pipeline: Arc::clone(&pipeline),
             pools,
             readiness: Arc::new(Readiness::new(reporter).await),
@@ -289,25 +300,49 @@ impl Gateway {
             let listener = listen(address).await?;
             gateway.admin = listener.local_addr().ok();
             let views = gateway.views();
-            gateway
-                .rest
-                .push(tokio::spawn(admin::serve(listener, views, rest_signal)));
+            gateway.rest.push(tokio::spawn(admin::serve(
+                listener,
+                views,
+                rest_signal.clone(),
+            )));
+        }
+        if let Some(managed) = &spec.management {
+            let (listener, tls) = bind(&managed.listen, &[b"h2", b"http/1.1"]).await?;
+            gateway.management = listener.local_addr().ok();
+            gateway.watch_tls(tls.clone(), Acceptor::reload);
+            let management = Arc::new(Management::new(pipeline, managed));
+            gateway.rest.push(tokio::spawn(management::serve(
+                listener,
+                tls,
+                management,
+                rest_signal,
+            )));
         }
         gateway.watch_tls(spec.upstream.tls.clone(), Connector::reload);
-        gateway.serve_when_synced().await;
+        let synced = gateway.pools.iter().map(|pool| pool.synced.clone());
+        let synced: Vec<_> = synced.collect();
+        let warming = warming.map(|(prefixes, spec, hold)| warm(prefixes, spec, synced, hold));
+        gateway.serve_when_ready(warming).await;
         Ok(gateway)
     }
 
-    /// Ready at once if every pool knows its endpoints, else when the last one does.
-    async fn serve_when_synced(&mut self) {
+    /// Ready at once if every pool knows its endpoints and there is no peer to start from, else when the last one does and
+    /// that is over.
+    async fn serve_when_ready(
+        &mut self,
+        warming: Option<impl Future<Output = ()> + Send + 'static>,
+    ) {
         let pools = self.pools.iter();
         let mut unknown: Vec<_> = pools.map(|pool| pool.synced.clone()).collect();
         unknown.retain(|synced| !*synced.borrow());
-        if unknown.is_empty() {
+        if unknown.is_empty() && warming.is_none() {
             return self.readiness.reach(Stage::Serving).await;
         }
         let readiness = Arc::clone(&self.readiness);
         self.rest.push(tokio::spawn(async move {
+            if let Some(warming) = warming {
+                warming.await;
+            }
             for synced in &mut unknown {
                 // An error means that the pool is gone, and with it the process.
                 let _ = synced.wait_for(|known| *known).await;

@@ -10,7 +10,8 @@
 //! [`exchange`] is one request's life as a state machine; [`extproc`] and [`http`] only move bytes for it.
 //! [`shell`] owns the pools and their guards, [`discovery`] and [`telemetry`] feed them, [`admin`] shows them,
 //! [`prefix`] knows what they have cached, from what [`kvevents`] takes in, [`engine`] asks them questions, and [`fleet`]
-//! talks to other replicas. [`gateway`] wires all of it from a configuration.
+//! talks to other replicas. [`management`] is where state is changed from outside. [`gateway`] wires all of it from a
+//! configuration.
 
 pub mod admin;
 pub mod clock;
@@ -24,6 +25,7 @@ pub mod gateway;
 pub mod headers;
 pub mod http;
 pub mod kvevents;
+pub mod management;
 pub mod metrics;
 pub mod net;
 pub mod outcome;
@@ -31,6 +33,7 @@ pub mod pipeline;
 pub mod prefix;
 mod readiness;
 pub mod shell;
+mod small;
 pub mod telemetry;
 pub mod tls;
 pub mod trust;

@@ -2,7 +2,7 @@
 
 use std::{
     io,
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
@@ -21,6 +21,19 @@ use crate::tls::Acceptor;
 
 /// Longest time for a TLS handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
+
+/// The host of `host:port`, an IPv6 address without its brackets.
+pub(crate) fn host_of(address: &str) -> &str {
+    let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+    host.trim_start_matches('[').trim_end_matches(']')
+}
+
+/// Whether `host:port` is on this machine, and another machine's is another one.
+pub(crate) fn is_loopback(address: &str) -> bool {
+    let host = host_of(address);
+    host.eq_ignore_ascii_case("localhost")
+        || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
+}
 
 /// A connection, encrypted or not.
 pub enum Connection {

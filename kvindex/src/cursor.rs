@@ -86,13 +86,23 @@ impl Cursor {
         }
     }
 
-    /// A source of which a snapshot already holds everything up to `last`.
-    pub fn resumed(replay: bool, last: u64) -> Cursor {
-        Cursor {
-            replay,
+    /// Goes on after a snapshot that holds everything up to `last`, which was published at `published` by the engine's
+    /// clock. That it was this publisher who said so must be known: by a message with this number and time, or from
+    /// somebody who hears the same publisher.
+    pub fn resume(&mut self, last: u64, published: f64) {
+        *self = Cursor {
+            replay: self.replay,
+            counts: self.counts,
             next: last.checked_add(1),
+            published: Some(published).filter(|time| !time.is_nan()),
             ..Cursor::default()
-        }
+        };
+    }
+
+    /// Whether `last` is the last message that counts, and was published at `published`. A time that is none is never
+    /// the same.
+    pub fn stands_at(&self, last: u64, published: f64) -> bool {
+        self.last() == Some(last) && self.published == Some(published)
     }
 
     /// The last message that counts, for a snapshot.
@@ -461,7 +471,13 @@ mod tests {
 
     #[test]
     fn a_snapshot_continues_and_a_loss_on_our_side_resets() {
-        let mut cursor = Cursor::resumed(false, 41);
+        let mut cursor = Cursor::new(false);
+        cursor.resume(41, 7.0);
+        assert!(cursor.stands_at(41, 7.0) && !cursor.stands_at(41, 7.5));
+        // What overlaps is a copy, unless it is younger: then somebody else says it.
+        let mut other = cursor.clone();
+        assert_eq!(cursor.live(41, Some(7.0)), DROP);
+        assert_eq!(other.live(40, Some(9.0)), RESET);
         assert_eq!(cursor.live(42, None), APPLY);
         assert!(cursor.lost().clear);
         assert_eq!(cursor.live(60, None), APPLY);

@@ -19,7 +19,7 @@ use common::answer;
 use wicketgate_kvindex::{
     cursor::{Cursor, Fate},
     events::{Batch, BlockExtras, EngineHash, Event, Extra, GroupKind, Removed, Stored, Tier},
-    index::{Config, EndpointId, Index, Keyed, Matches, TierWeights},
+    index::{Config, EndpointId, Index, Keyed, Matches, SnapshotError, TierWeights},
     keys::{Key, KeySpace, Scope},
 };
 
@@ -664,4 +664,45 @@ fn churn(index: &Index, writer: u64, chains: &[Vec<u32>]) {
     index.clear(id(writer));
     let chain = &chains[writer as usize % 4];
     apply(index, id(writer), vec![stored(&chain[..90 * 16], 0)]);
+}
+
+/// A group of layers that cannot be told would be missing elsewhere, and the other group's blocks look usable: an endpoint
+/// is told as a whole or not at all.
+#[test]
+fn an_endpoint_with_a_group_that_cannot_be_told_is_not_told() {
+    let index = index(1);
+    let message = |sequence, event| Batch {
+        events: vec![event],
+        sequence: Some(sequence),
+        published: 1.0,
+        ..Batch::default()
+    };
+    let chain = prompt(1, 4);
+    assert_eq!(index.export(id(0)), None);
+    index.apply(id(0), &message(0, stored(&chain, 0))).unwrap();
+    let told = index.export(id(0)).unwrap();
+    assert_eq!((told.last, told.since, told.published), (0, 0, 1.0));
+    let halves = Stored {
+        hashes: (0..8).map(EngineHash).collect(),
+        tokens: chain.clone(),
+        block_size: 8,
+        group: 1,
+        ..Stored::default()
+    };
+    index
+        .apply(id(0), &message(1, Event::Stored(halves)))
+        .unwrap();
+    assert_eq!(index.export(id(0)), None);
+    // Where it is told, it replaces what was there, also with another block size, and an unknown endpoint is refused.
+    let other = Index::new(config());
+    assert_eq!(other.replace(id(0), &told), Err(SnapshotError::Unknown));
+    other.register(id(0), "model");
+    other
+        .apply(id(0), &message(5, stored(&prompt(2, 9), 0)))
+        .unwrap();
+    assert_eq!(other.replace(id(0), &told), Ok(4));
+    assert_eq!(other.export(id(0)), Some(told));
+    let mut matches = Matches::new();
+    other.lookup(&asked(&prompt(2, 9)), &mut matches);
+    assert!(matches.is_empty());
 }

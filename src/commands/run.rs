@@ -31,6 +31,9 @@ pub(crate) struct ServeArgs {
     /// Port of metrics and views
     #[arg(long, value_name = "PORT")]
     metrics_port: Option<u16>,
+    /// Port of the management interface
+    #[arg(long, value_name = "PORT")]
+    management_port: Option<u16>,
     /// Address to listen on
     #[arg(long, value_name = "IP")]
     bind: Option<std::net::IpAddr>,
@@ -55,6 +58,7 @@ pub(crate) struct EppArgs {
 struct Overrides {
     port: Option<u16>,
     metrics_port: Option<u16>,
+    management_port: Option<u16>,
     bind: Option<std::net::IpAddr>,
 }
 
@@ -62,6 +66,7 @@ impl Overrides {
     fn apply(&self, config: &mut Config) {
         config.http_port = self.port.unwrap_or(config.http_port);
         config.metrics_port = self.metrics_port.unwrap_or(config.metrics_port);
+        config.management.port = self.management_port.unwrap_or(config.management.port);
         config.bind = self.bind.unwrap_or(config.bind);
     }
 }
@@ -70,6 +75,7 @@ pub(crate) fn serve(args: &ServeArgs) -> ExitCode {
     let overrides = Overrides {
         port: args.port,
         metrics_port: args.metrics_port,
+        management_port: args.management_port,
         bind: args.bind,
     };
     let loaded = match &args.config {
@@ -141,7 +147,7 @@ fn run(
         };
         tracing::info!(
             http = ?gateway.http, ext_proc = ?gateway.ext_proc, health = ?gateway.health,
-            metrics = ?gateway.admin, "listening"
+            metrics = ?gateway.admin, management = ?gateway.management, "listening"
         );
         let watcher = watched
             .map(|watched| watch_config(watched, config, Arc::clone(&gateway), fronts, overrides));

@@ -33,6 +33,7 @@ mod serve_slow;
 mod serve_wire;
 mod soak;
 mod tokens;
+mod warm;
 
 use std::path::Path;
 

@@ -51,7 +51,7 @@ impl Engine {
         Engine::publishing(api, events).await
     }
 
-    async fn publishing(api: SocketAddr, events: KvEventsConfig) -> Engine {
+    pub(crate) async fn publishing(api: SocketAddr, events: KvEventsConfig) -> Engine {
         let config = EngineConfig {
             num_blocks: 4000,
             loras: vec!["food".to_owned()],

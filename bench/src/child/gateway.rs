@@ -84,6 +84,7 @@ pub(crate) async fn gateway(settings: &Settings) -> Result<Gateway, String> {
         &mut config.ext_proc_port,
         &mut config.health_port,
         &mut config.metrics_port,
+        &mut config.management.port,
     ] {
         *port = 0;
     }

@@ -20,7 +20,7 @@ use crate::{
     llmd,
     pools::{self, Pool},
     raw,
-    scalar::{env_reference, shown},
+    scalar::shown,
     secret::Secret,
     table, write, yaml,
 };
@@ -38,6 +38,8 @@ pub struct Config {
     pub health_port: u16,
     /// Metrics and views.
     pub metrics_port: u16,
+    /// What changes state, and snapshots.
+    pub management: Management,
     /// TLS of the fronts.
     pub tls: Tls,
     /// Longest body that is held, in bytes.
@@ -119,6 +121,19 @@ pub struct Tls {
     pub http: Option<TlsFiles>,
     /// ext_proc front.
     pub ext_proc: Option<TlsFiles>,
+}
+
+/// The management port.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Management {
+    /// Its address.
+    pub bind: IpAddr,
+    /// Its port; 0 takes a free one.
+    pub port: u16,
+    /// What callers show.
+    pub token: Option<Secret>,
+    /// Its certificates.
+    pub tls: Option<TlsFiles>,
 }
 
 /// Other replicas of this process in front of the same pools.
@@ -235,12 +250,11 @@ impl Config {
 
     /// Where the bearer token for endpoints comes from, if they get one instead of the caller's.
     pub fn bearer_token(&self) -> Option<Secret> {
-        let file = self.bearer_token_file.clone().map(Secret::File);
-        file.or_else(|| {
-            let reference = self.effective.upstream.bearer_token.as_deref()?;
-            let name = env_reference(reference).ok()?;
-            Some(Secret::Env(name.to_owned()))
-        })
+        let upstream = &self.effective.upstream;
+        Secret::of(
+            upstream.bearer_token_file.as_deref(),
+            upstream.bearer_token.as_deref(),
+        )
     }
 
     /// Everything in force, defaults included, as a file that gives this configuration again. Secrets appear as
@@ -373,6 +387,18 @@ fn config(raw: raw::Raw, scheduler: SchedulerSpec, built: flow::Built, pools: Ve
         ext_proc_port: server.ext_proc_port,
         health_port: server.health_port,
         metrics_port: server.metrics_port,
+        management: Management {
+            bind: server
+                .management_bind
+                .parse()
+                .unwrap_or(Ipv4Addr::LOCALHOST.into()),
+            port: server.management_port,
+            token: Secret::of(
+                server.management_token_file.as_deref(),
+                server.management_token.as_deref(),
+            ),
+            tls: tls_files(server.management_tls.as_ref()),
+        },
         tls: Tls {
             http: tls_files(server.tls.as_ref()),
             ext_proc: tls_files(server.ext_proc_tls.as_ref()),

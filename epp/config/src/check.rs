@@ -26,6 +26,7 @@ pub(crate) fn all(raw: &Raw, out: &mut Decoded) {
     }
     if let Some(section) = &raw.kv_index {
         crate::kvindex::check(section, out);
+        crate::kvindex::check_warm(section, &raw.server, out);
     }
     let upstream = &raw.upstream;
     positive("upstream.connectTimeout", upstream.connect_timeout, out);
@@ -122,6 +123,7 @@ fn server(server: &Server, out: &mut Decoded) {
         ("extProcPort", server.ext_proc_port),
         ("healthPort", server.health_port),
         ("metricsPort", server.metrics_port),
+        ("managementPort", server.management_port),
     ];
     for (index, (key, port)) in ports.iter().enumerate().filter(|(_, (_, port))| *port != 0) {
         let earlier = ports.iter().take(index).find(|(_, other)| other == port);
@@ -147,6 +149,36 @@ fn server(server: &Server, out: &mut Decoded) {
     positive("server.decisionTimeout", server.decision_timeout, out);
     tls("server.tls", server.tls.as_ref(), out);
     tls("server.extProcTls", server.ext_proc_tls.as_ref(), out);
+    management(server, out);
+}
+
+/// Whoever reaches the management port may change what this process does.
+fn management(server: &Server, out: &mut Decoded) {
+    tls("server.managementTls", server.management_tls.as_ref(), out);
+    named(
+        "server.managementTokenFile",
+        server.management_token_file.as_deref(),
+        out,
+    );
+    let has_token = server.management_token.is_some() || server.management_token_file.is_some();
+    if server.management_token.is_some() && server.management_token_file.is_some() {
+        let what = "`managementTokenFile` and `managementToken` are both set; keep one";
+        out.fault("server.managementToken", what);
+    }
+    let Ok(bind) = server.management_bind.parse::<IpAddr>() else {
+        let what = format!("{} is no IP address", shown(&server.management_bind));
+        return out.fault("server.managementBind", what);
+    };
+    let certificates = server.management_tls.as_ref();
+    let knows_callers = certificates.is_some_and(|tls| tls.client_ca_file.is_some());
+    if !bind.is_loopback() && !has_token && !knows_callers {
+        let what = format!(
+            "`{bind}` can be reached from elsewhere, and nobody would be asked who they are; expected a loopback address, \
+             or with another one `managementToken: ${{env:NAME}}`, `managementTokenFile`, or `managementTls` with \
+             `clientCaFile`"
+        );
+        out.fault("server.managementBind", what);
+    }
 }
 
 fn tls(path: &str, tls: Option<&Tls>, out: &mut Decoded) {

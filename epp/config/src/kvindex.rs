@@ -7,7 +7,9 @@ use serde_json::Value;
 
 use crate::{
     decode::Decoded,
+    raw::Server,
     scalar::shown,
+    secret::Secret,
     units::{Size, Span},
 };
 
@@ -40,6 +42,30 @@ pub struct KvIndex {
     pub topic: String,
     /// How engines hash, if that is checked.
     pub hash_check: Option<HashCheck>,
+    /// Other replicas whose index is taken over at the start.
+    pub warm_from: Option<WarmFrom>,
+    /// What keys are made from; random when absent.
+    pub seed: Option<Secret>,
+    /// Longest snapshot that is taken in, in bytes.
+    pub max_snapshot: usize,
+}
+
+/// Where to take the index over from.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct WarmFrom {
+    /// Management ports of other replicas.
+    pub peers: Vec<Peer>,
+    /// Longest time for all of it.
+    pub timeout: Duration,
+}
+
+/// Another replica's management port.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Peer {
+    /// `host:port`
+    pub address: String,
+    /// It is talked to through TLS.
+    pub tls: bool,
 }
 
 /// How engines hash blocks.
@@ -151,6 +177,29 @@ pub(crate) struct Section {
     token_check: CheckSection,
     pub(crate) engine_tokens: EngineSection,
     pub(crate) events: Events,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    warm_from: Option<Warm>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    seed: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    seed_file: Option<String>,
+    max_snapshot_bytes: Size,
+}
+
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(default)]
+struct Warm {
+    peers: Vec<String>,
+    timeout: Span,
+}
+
+impl Default for Warm {
+    fn default() -> Self {
+        Warm {
+            peers: Vec::new(),
+            timeout: Span(Duration::from_secs(10)),
+        }
+    }
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
@@ -232,6 +281,10 @@ impl Default for Section {
             token_check: CheckSection::default(),
             engine_tokens: EngineSection::default(),
             events: Events::default(),
+            warm_from: None,
+            seed: None,
+            seed_file: None,
+            max_snapshot_bytes: Size(256 << 20),
         }
     }
 }
@@ -386,6 +439,80 @@ fn token_source(tokenizer: &Tokenizer) -> TokenSource {
     }
 }
 
+/// Snapshots: who to take them from, and what makes them fit.
+pub(crate) fn check_warm(section: &Section, server: &Server, out: &mut Decoded) {
+    if section.max_snapshot_bytes.0 < 1 << 10 {
+        out.fault("kvIndex.maxSnapshotBytes", "too small; at least 1Ki");
+    }
+    if section.seed_file.as_deref() == Some("") {
+        let what = "an empty text is no file; name one or remove the key";
+        out.fault("kvIndex.seedFile", what);
+    }
+    if section.seed.is_some() && section.seed_file.is_some() {
+        let what = "`seedFile` and `seed` are both set; keep one";
+        out.fault("kvIndex.seed", what);
+    }
+    let Some(warm) = &section.warm_from else {
+        return;
+    };
+    if section.seed.is_none() && section.seed_file.is_none() {
+        let what = "needs `kvIndex.seed`, the same for all replicas, such as `seed: ${env:NAME}`: keys of another seed mean nothing here";
+        out.fault("kvIndex.warmFrom", what);
+    }
+    if section.events.mode == "off" {
+        let what = "needs `kvIndex.events`: without the engine's events nobody can tell whether a snapshot is still true";
+        out.fault("kvIndex.warmFrom", what);
+    }
+    if warm.timeout.0.is_zero() {
+        out.fault("kvIndex.warmFrom.timeout", "must be longer than 0s");
+    }
+    if warm.peers.is_empty() && out.has("kvIndex.warmFrom.peers") {
+        out.fault("kvIndex.warmFrom.peers", "names no peer");
+    }
+    let ca = server.management_tls.as_ref();
+    let ca = ca.is_some_and(|tls| tls.client_ca_file.is_some());
+    for (index, peer) in warm.peers.iter().enumerate() {
+        let path = format!("kvIndex.warmFrom.peers[{index}]");
+        match self::peer(peer) {
+            None => {
+                let what = format!(
+                    "{} is no peer; expected http://host:port or https://host:port of its management port",
+                    shown(peer)
+                );
+                out.fault(&path, what);
+            }
+            Some(peer) if peer.tls && !ca => {
+                let what = "`https://` needs `server.managementTls` with `clientCaFile`: replicas know each other by it";
+                out.fault(&path, what);
+            }
+            Some(_) => {}
+        }
+    }
+}
+
+/// A peer's address from its URL.
+fn peer(url: &str) -> Option<Peer> {
+    let (rest, tls) = match url.strip_prefix("https://") {
+        Some(rest) => (rest, true),
+        None => (url.strip_prefix("http://")?, false),
+    };
+    let address = rest.strip_suffix('/').unwrap_or(rest);
+    let (host, port) = address.rsplit_once(':')?;
+    port.parse::<u16>().ok().filter(|port| *port > 0)?;
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
+    let bracketed = host
+        .strip_prefix('[')
+        .and_then(|host| host.strip_suffix(']'));
+    let fits = match bracketed {
+        Some(inner) => inner.parse::<std::net::Ipv6Addr>().is_ok(),
+        None => !host.is_empty() && host.chars().all(plain),
+    };
+    fits.then(|| Peer {
+        address: address.to_owned(),
+        tls,
+    })
+}
+
 /// The section as it runs.
 pub(crate) fn build(section: &Section) -> KvIndex {
     let events = &section.events;
@@ -433,5 +560,11 @@ pub(crate) fn build(section: &Section) -> KvIndex {
         },
         topic: events.topic.clone(),
         hash_check: events.hash_check.clone(),
+        warm_from: section.warm_from.as_ref().map(|warm| WarmFrom {
+            peers: warm.peers.iter().filter_map(|url| peer(url)).collect(),
+            timeout: warm.timeout.0,
+        }),
+        seed: Secret::of(section.seed_file.as_deref(), section.seed.as_deref()),
+        max_snapshot: bytes(section.max_snapshot_bytes),
     }
 }

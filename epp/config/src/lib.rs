@@ -30,11 +30,13 @@ pub mod units;
 mod write;
 mod yaml;
 
-pub use build::{Config, Fleet, Tls, TlsFiles};
+pub use build::{Config, Fleet, Management, Tls, TlsFiles};
 pub use endpoints::{Endpoint, Engine, parse_endpoints};
 pub use error::{Errors, Fault, Warning};
 pub use flow::{Flow, TrustedProxy};
-pub use kvindex::{HashCheck, KvEvents, KvIndex, ModelTokens, OnMismatch, TokenCheck, TokenSource};
+pub use kvindex::{
+    HashCheck, KvEvents, KvIndex, ModelTokens, OnMismatch, Peer, TokenCheck, TokenSource, WarmFrom,
+};
 pub use pools::Pool;
 pub use schema::{json_schema, reference_markdown};
 pub use secret::{Secret, SecretError};

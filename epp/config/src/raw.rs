@@ -69,6 +69,14 @@ pub(crate) struct Server {
     pub(crate) decision_timeout: Span,
     pub(crate) drain_timeout: Span,
     pub(crate) workers: usize,
+    pub(crate) management_port: u16,
+    pub(crate) management_bind: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) management_token: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) management_token_file: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) management_tls: Option<Tls>,
     pub(crate) expose_served_by: bool,
 }
 
@@ -91,6 +99,11 @@ impl Default for Server {
             decision_timeout: ms(120_000),
             drain_timeout: ms(30_000),
             workers: 0,
+            management_port: 9091,
+            management_bind: "127.0.0.1".to_owned(),
+            management_token: None,
+            management_token_file: None,
+            management_tls: None,
             expose_served_by: false,
         }
     }

@@ -21,6 +21,13 @@ impl Config {
             ("headerTimeout", new.header_timeout != old.header_timeout),
             ("drainTimeout", new.drain_timeout != old.drain_timeout),
             ("workers", new.workers != old.workers),
+            ("managementPort", new.management.port != old.management.port),
+            ("managementBind", new.management.bind != old.management.bind),
+            (
+                "managementToken",
+                new.management.token != old.management.token,
+            ),
+            ("managementTls", new.management.tls != old.management.tls),
             (
                 "exposeServedBy",
                 new.expose_served_by != old.expose_served_by,

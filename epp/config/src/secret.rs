@@ -4,6 +4,8 @@ use std::{fmt, path::PathBuf};
 
 use serde::Serialize;
 
+use crate::scalar::env_reference;
+
 /// Where a secret comes from. Its value is in no configuration, message or view.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -29,6 +31,15 @@ impl fmt::Display for SecretError {
 impl std::error::Error for SecretError {}
 
 impl Secret {
+    /// From a file, else from a reference such as `${env:NAME}`.
+    pub(crate) fn of(file: Option<&str>, reference: Option<&str>) -> Option<Secret> {
+        if let Some(path) = file {
+            return Some(Secret::File(path.into()));
+        }
+        let name = env_reference(reference?).ok()?;
+        Some(Secret::Env(name.to_owned()))
+    }
+
     /// Reads the secret. It blocks for as long as reading a file does.
     ///
     /// # Errors

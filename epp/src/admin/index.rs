@@ -11,7 +11,10 @@ use serde_json::{Value, json};
 use wicketgate_wire::{Api, scan_request};
 
 use super::{counter, gauge, label};
-use crate::{pipeline::Pipeline, prefix::Prefixes};
+use crate::{
+    pipeline::Pipeline,
+    prefix::{Prefixes, SnapshotCounts},
+};
 
 /// What a query of the lookup must be.
 const QUERY: &str =
@@ -282,6 +285,7 @@ pub(super) fn metrics(page: &mut String, prefixes: &Prefixes) -> std::fmt::Resul
             "wicketgate_kvindex_tokenizer_trusted{{model=\"{model}\"}} {trusted}"
         )?;
     }
+    snapshots(page, prefixes.snapshots())?;
     let counts = &intake.counts;
     counter(
         page,
@@ -357,4 +361,39 @@ pub(super) fn metrics(page: &mut String, prefixes: &Prefixes) -> std::fmt::Resul
         writeln!(page, "wicketgate_{name}_total {value}")?;
     }
     Ok(())
+}
+
+/// Snapshots, and what became of the engines in those that came in.
+fn snapshots(page: &mut String, counts: &SnapshotCounts) -> std::fmt::Result {
+    counter(
+        page,
+        "kvindex_snapshots",
+        "Snapshots of the index by direction and how they ended",
+    )?;
+    for (transfer, count) in counts.transfers() {
+        let (direction, result) = transfer.labels();
+        writeln!(
+            page,
+            "wicketgate_kvindex_snapshots_total{{direction=\"{direction}\",result=\"{result}\"}} {count}"
+        )?;
+    }
+    counter(
+        page,
+        "kvindex_snapshot_engines",
+        "Engines in snapshots that came in by what became of them",
+    )?;
+    for (fate, count) in counts.fates() {
+        let result = fate.label();
+        writeln!(
+            page,
+            "wicketgate_kvindex_snapshot_engines_total{{result=\"{result}\"}} {count}"
+        )?;
+    }
+    counter(
+        page,
+        "kvindex_snapshot_blocks",
+        "Blocks taken over from snapshots",
+    )?;
+    let blocks = counts.blocks();
+    writeln!(page, "wicketgate_kvindex_snapshot_blocks_total {blocks}")
 }

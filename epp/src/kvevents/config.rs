@@ -74,8 +74,6 @@ pub struct RankSource {
     pub events: Events,
     /// `host:port` that repeats events, where there is one.
     pub replay: Option<String>,
-    /// Number of the last message that a snapshot in the index already counts in.
-    pub last: Option<u64>,
 }
 
 /// Where events come from.
@@ -113,7 +111,6 @@ impl Source {
                     rank,
                     events: Events::Connect(address(port, rank)),
                     replay: replay.map(|port| address(port, rank)),
-                    last: None,
                 })
                 .collect(),
         }

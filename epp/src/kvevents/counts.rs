@@ -91,6 +91,8 @@ pub struct SourceStats {
     pub connected: bool,
     /// A replay is under way.
     pub catching_up: bool,
+    /// The last message that counts came on the connection that stands: the engine at its other end said it.
+    pub heard: bool,
     /// Messages that wait.
     pub waiting: usize,
     /// Number of the last message that counts.
@@ -144,6 +146,8 @@ pub(super) struct State {
     /// Lines that stand.
     lines: u32,
     pub(super) catching_up: bool,
+    /// Number of the connection on which the last message that counts came.
+    pub(super) heard_on: Option<u64>,
     pub(super) waiting: usize,
     pub(super) last: Option<u64>,
     pub(super) lag: Option<f64>,
@@ -168,6 +172,7 @@ impl Shared {
             id: self.id,
             connected: state.lines > 0,
             catching_up: state.catching_up,
+            heard: state.lines > 0 && state.heard_on == Some(state.counts.connects),
             waiting: state.waiting,
             last: state.last,
             lag: state.lag,
@@ -177,20 +182,29 @@ impl Shared {
 
     /// Counts a connection for as long as the guard lives.
     pub(super) fn connected(self: &std::sync::Arc<Shared>) -> Connected {
-        self.note(|state| {
+        let number = {
+            let mut state = self.state.lock();
             state.lines += 1;
             state.counts.connects += 1;
-        });
-        Connected(std::sync::Arc::clone(self))
+            state.counts.connects
+        };
+        Connected {
+            shared: std::sync::Arc::clone(self),
+            number,
+        }
     }
 }
 
 /// A connection that stands.
 #[derive(Debug)]
-pub(super) struct Connected(std::sync::Arc<Shared>);
+pub(super) struct Connected {
+    shared: std::sync::Arc<Shared>,
+    /// Connections of the source so far, this one included.
+    pub(super) number: u64,
+}
 
 impl Drop for Connected {
     fn drop(&mut self) {
-        self.0.note(|state| state.lines -= 1);
+        self.shared.note(|state| state.lines -= 1);
     }
 }

@@ -118,7 +118,6 @@ pub fn parse_sources(json: &[u8], host: &str) -> Result<Vec<RankSource>, Discove
             rank,
             events,
             replay,
-            last: None,
         });
     }
     Ok(ranks)
@@ -157,7 +156,6 @@ mod tests {
                 rank: 0,
                 events: Events::Connect("10.0.0.7:5557".to_owned()),
                 replay: Some("10.0.0.7:5559".to_owned()),
-                last: None,
             },
             RankSource {
                 rank: 1,
@@ -166,7 +164,6 @@ mod tests {
                     from: None,
                 },
                 replay: None,
-                last: None,
             },
         ];
         assert_eq!(ranks, expected);

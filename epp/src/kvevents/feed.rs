@@ -16,8 +16,8 @@ use super::{
 /// What happened on a line.
 #[derive(Debug)]
 pub(super) enum Arrival {
-    /// The engine is connected (again).
-    Up,
+    /// The engine is connected (again), for the so-manieth time.
+    Up(u64),
     /// It sent a message.
     Message(Message),
 }
@@ -80,12 +80,14 @@ pub(super) fn feed(config: &IntakeConfig, shared: Arc<Shared>) -> (Feeder, mpsc:
 impl Feeder {
     /// A connection stands: it is the source's line from now on. Waits while the queue is full.
     pub(super) async fn line(&self) -> Result<Line, Superseded> {
+        let connected = self.shared.connected();
+        self.newest.fetch_max(connected.number, Ordering::AcqRel);
         let line = Line {
-            number: self.newest.fetch_add(1, Ordering::AcqRel) + 1,
+            number: connected.number,
             feeder: self.clone(),
-            _connected: self.shared.connected(),
+            _connected: connected,
         };
-        line.put(Arrival::Up, None).await?;
+        line.put(Arrival::Up(line.number), None).await?;
         Ok(line)
     }
 }

@@ -15,6 +15,7 @@
 //! Nothing is shared between sources but the index, so a broken engine holds up nobody else. [`Intake::new`] uses the
 //! present runtime: one of its own keeps large bursts away from the threads that serve requests.
 
+mod adopt;
 mod config;
 mod counts;
 mod dial;
@@ -35,14 +36,20 @@ use std::{
 
 use parking_lot::Mutex;
 use thiserror::Error;
-use tokio::{runtime::Handle, sync::Semaphore, task::JoinHandle};
+use tokio::{
+    runtime::Handle,
+    sync::{Semaphore, mpsc, oneshot, watch},
+    task::JoinHandle,
+};
 use wicketgate_kvindex::index::{EndpointId, Index};
 
+pub use adopt::{Adopted, Heard};
 pub use config::{Dialect, Events, IntakeConfig, RankSource, Source};
 pub use counts::{Counts, IntakeStats, SourceStats};
 pub use discover::{DiscoverError, parse_sources};
 pub(crate) use discover::{base_model, discover};
 
+use adopt::Adoption;
 use counts::Shared;
 use feed::feed;
 use listen::{Only, Post};
@@ -84,6 +91,7 @@ struct Rank {
     shared: Arc<Shared>,
     /// Where its engine is found by topic.
     topic: Option<String>,
+    adoptions: mpsc::Sender<Adoption>,
     _tasks: Vec<Task>,
 }
 
@@ -94,6 +102,8 @@ pub struct Intake {
     runtime: Handle,
     replays: Arc<Semaphore>,
     post: Arc<Post>,
+    /// True while messages wait for what another replica heard.
+    hold: watch::Sender<bool>,
     inner: Mutex<Inner>,
 }
 
@@ -117,6 +127,7 @@ impl Intake {
             index,
             runtime: Handle::current(),
             post: Arc::default(),
+            hold: watch::Sender::new(false),
             inner: Mutex::default(),
         }
     }
@@ -146,7 +157,7 @@ impl Intake {
                 incarnation,
                 rank: rank.rank,
             };
-            // A snapshot may have been taken in for it before.
+            // It may be there already, for its picks.
             if !self.index.register(id, &source.model) && !self.index.contains(id) {
                 ranks.iter().for_each(|rank: &Rank| {
                     self.index.remove(rank.shared.id);
@@ -177,7 +188,9 @@ impl Intake {
             dialect: source.dialect,
             replay: rank.replay.clone(),
         };
-        let mut tasks = vec![self.spawn(task.run(feed, rank.last))];
+        // One at a time: each is a round trip to the engine.
+        let (adoptions, adopt) = mpsc::channel(1);
+        let mut tasks = vec![self.spawn(task.run(feed, adopt, self.hold.subscribe()))];
         let mut topic = None;
         match &rank.events {
             Events::Connect(address) => {
@@ -202,6 +215,7 @@ impl Intake {
         Rank {
             shared,
             topic,
+            adoptions,
             _tasks: tasks,
         }
     }
@@ -225,6 +239,35 @@ impl Intake {
             inner.retired.add(&rank.shared.stats().counts);
         }
         true
+    }
+
+    /// Lets every source's messages wait, those of sources that are added later too, or go on. Engines are connected
+    /// meanwhile, and their queues bounded as ever.
+    pub fn hold(&self, hold: bool) {
+        self.hold.send_replace(hold);
+    }
+
+    /// Whether messages wait; see [`Intake::hold`].
+    pub fn is_held(&self) -> bool {
+        *self.hold.borrow()
+    }
+
+    /// Takes over what another replica heard of a source, if its engine still has the same life; see [`Adopted`].
+    pub async fn adopt(&self, id: EndpointId, heard: Heard) -> Adopted {
+        let adoptions = {
+            let inner = self.inner.lock();
+            let ranks = inner.endpoints.get(&id.incarnation);
+            let rank = ranks.and_then(|ranks| ranks.iter().find(|rank| rank.shared.id == id));
+            rank.map(|rank| rank.adoptions.clone())
+        };
+        let Some(adoptions) = adoptions else {
+            return Adopted::Silent;
+        };
+        let (done, answer) = oneshot::channel();
+        if adoptions.send(Adoption { heard, done }).await.is_err() {
+            return Adopted::Silent;
+        }
+        answer.await.unwrap_or(Adopted::Silent)
     }
 
     /// Opens a port to which engines connect that are told apart by their topics ([`Events::Topic`]); says which, as
@@ -253,6 +296,14 @@ impl Intake {
             stats.add(&rank.shared.stats());
         }
         stats
+    }
+
+    /// One source.
+    pub fn source(&self, id: EndpointId) -> Option<SourceStats> {
+        let inner = self.inner.lock();
+        let mut ranks = inner.endpoints.get(&id.incarnation)?.iter();
+        let rank = ranks.find(|rank| rank.shared.id == id)?;
+        Some(rank.shared.stats())
     }
 
     /// Every source, in the order of its endpoint and rank.

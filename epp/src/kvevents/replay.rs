@@ -4,12 +4,13 @@
 //! [`REPLAY_END`] and no payload ends it.
 
 use tokio::{task::coop::consume_budget, time::timeout};
-use wicketgate_kvindex::events::REPLAY_END;
+use wicketgate_kvindex::{events::REPLAY_END, index::EndpointSnapshot};
 use wicketgate_zmtp::{Message, Received, Role};
 
 use super::{
+    adopt::Adopted,
     dial,
-    source::{Position, Task},
+    source::{Position, Read, Task},
 };
 
 /// Times that a replay begins anew because the publisher turns out to be a new one.
@@ -26,6 +27,8 @@ pub(super) enum Ended {
     Silent,
     /// It took too long.
     Endless,
+    /// It does not begin with the message that a snapshot ends with.
+    OtherLife,
 }
 
 impl Ended {
@@ -35,7 +38,38 @@ impl Ended {
             Ended::Broken => "broken",
             Ended::Silent => "silent",
             Ended::Endless => "endless",
+            Ended::OtherLife => "another life of the engine",
         }
+    }
+}
+
+/// A snapshot that is taken over if the replay begins with the message that it ends with.
+pub(super) struct Trial<'a> {
+    snapshot: &'a EndpointSnapshot,
+    /// What became of it, once the first message has shown whose it is.
+    pub(super) taken: Option<Adopted>,
+}
+
+impl<'a> Trial<'a> {
+    pub(super) fn of(snapshot: &'a EndpointSnapshot) -> Trial<'a> {
+        Trial {
+            snapshot,
+            taken: None,
+        }
+    }
+
+    /// Takes the snapshot over if this is the message that it ends with.
+    fn begins(&mut self, task: &Task, position: &mut Position, read: &Read) -> bool {
+        let (last, published) = (self.snapshot.last, self.snapshot.published);
+        // A time that is none is never the same.
+        if read.sequence != last || read.batch.published != published {
+            return false;
+        }
+        let taken = task.take_over(position, self.snapshot);
+        self.taken = Some(taken);
+        // What follows is a replay that this source has asked for.
+        position.cursor.connected();
+        matches!(taken, Adopted::Taken(_))
     }
 }
 
@@ -51,13 +85,14 @@ pub(super) async fn replay(
     address: &str,
     position: &mut Position,
     mut from: u64,
+    mut trial: Option<&mut Trial<'_>>,
 ) -> Ended {
     let Ok(_turn) = task.replays.acquire().await else {
         return Ended::Broken;
     };
     let all = async {
         for _ in 0..ROUNDS {
-            match once(task, address, position, from).await {
+            match once(task, address, position, from, trial.as_deref_mut()).await {
                 Step::End(ended) => return ended,
                 Step::Again(start) => from = start,
             }
@@ -69,7 +104,13 @@ pub(super) async fn replay(
 }
 
 /// A connection for each start: what an older one still brings is not mixed in.
-async fn once(task: &Task, address: &str, position: &mut Position, from: u64) -> Step {
+async fn once(
+    task: &Task,
+    address: &str,
+    position: &mut Position,
+    from: u64,
+    mut trial: Option<&mut Trial<'_>>,
+) -> Step {
     let idle = task.config.replay_idle;
     let peer = dial::connect(address, Role::Dealer, &task.config).await;
     let Ok((mut reader, mut writer)) = peer else {
@@ -92,10 +133,21 @@ async fn once(task: &Task, address: &str, position: &mut Position, from: u64) ->
             Ok(_) => return Step::End(Ended::Broken),
         };
         let message = bare(&message);
+        let untried = trial.as_ref().is_some_and(|trial| trial.taken.is_none());
         if is_end(message) {
-            return Step::End(Ended::Done);
+            return Step::End(if untried {
+                Ended::OtherLife
+            } else {
+                Ended::Done
+            });
         }
         if let Some(read) = task.read(message) {
+            if let Some(trial) = trial.as_deref_mut().filter(|_| untried) {
+                if !trial.begins(task, position, &read) {
+                    return Step::End(Ended::OtherLife);
+                }
+                continue;
+            }
             let published = Some(read.batch.published);
             let verdict = position.cursor.replayed(read.sequence, published);
             task.obey(position, verdict, &read, false);

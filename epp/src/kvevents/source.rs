@@ -7,7 +7,7 @@ use std::{
 
 use bytes::Bytes;
 use tokio::{
-    sync::{Semaphore, mpsc},
+    sync::{Semaphore, mpsc, watch},
     task::coop::consume_budget,
     time::Instant,
 };
@@ -19,6 +19,7 @@ use wicketgate_kvindex::{
 };
 
 use super::{
+    adopt::Adoption,
     config::IntakeConfig,
     counts::Shared,
     feed::{Arrival, Queued},
@@ -54,10 +55,15 @@ pub(super) struct Read {
 pub(super) struct Position {
     pub(super) cursor: Cursor,
     /// A replay has just ended: what the stream repeats of it is no restart of the publisher.
-    overlap: bool,
+    pub(super) overlap: bool,
     /// No replay is tried before.
     rested: Option<Instant>,
     hashes: Option<HashCheck>,
+    /// Number of the connection whose messages come now.
+    line: u64,
+    /// What the index has was taken over on another replica's word, while our connection was the one with this number, and
+    /// no message has gone on from there yet.
+    pub(super) vouched: Option<u64>,
 }
 
 impl Position {
@@ -77,14 +83,16 @@ impl Position {
 }
 
 impl Task {
-    /// Applies what comes, until nobody can send any more or the endpoint is gone from the index.
-    pub(super) async fn run(self, mut feed: mpsc::Receiver<Queued>, last: Option<u64>) {
-        let replay = self.replay.is_some();
+    /// Applies what comes, until nobody can send any more or the endpoint is gone from the index. While `hold` says so,
+    /// messages wait: what another replica heard goes first.
+    pub(super) async fn run(
+        self,
+        mut feed: mpsc::Receiver<Queued>,
+        mut adoptions: mpsc::Receiver<Adoption>,
+        mut hold: watch::Receiver<bool>,
+    ) {
         let mut position = Position {
-            cursor: match last {
-                Some(last) => Cursor::resumed(replay, last),
-                None => Cursor::new(replay),
-            },
+            cursor: Cursor::new(self.replay.is_some()),
             overlap: false,
             rested: None,
             hashes: self
@@ -92,23 +100,50 @@ impl Task {
                 .hash_check
                 .clone()
                 .map(|scheme| HashCheck::new(scheme, DIGESTS)),
+            line: 0,
+            vouched: None,
         };
-        while let Some(queued) = feed.recv().await {
-            match &queued.arrival {
-                Arrival::Up => {
-                    position.overlap = false;
-                    if let Some(from) = position.cursor.connected() {
-                        self.catch_up(&mut position, from).await;
-                    }
+        loop {
+            let held = *hold.borrow_and_update() && hold.has_changed().is_ok();
+            tokio::select! {
+                biased;
+                Some(adoption) = adoptions.recv() => {
+                    let adopted = self.adopt(&mut position, &adoption.heard).await;
+                    // Whoever asked may have gone.
+                    let _ = adoption.done.send(adopted);
                 }
-                Arrival::Message(message) => {
-                    if let Some(read) = self.read(message) {
-                        self.offer(&mut position, &read).await;
-                    }
-                }
+                // An error means that the intake is gone, and this task ends with it.
+                _ = hold.changed(), if held => {}
+                queued = feed.recv(), if !held => match queued {
+                    Some(queued) => self.arrived(&mut position, &queued.arrival).await,
+                    None => return,
+                },
             }
             self.note(&position);
             consume_budget().await;
+        }
+    }
+
+    async fn arrived(&self, position: &mut Position, arrival: &Arrival) {
+        match arrival {
+            Arrival::Up(line) => {
+                position.line = *line;
+                if position.vouched.take_if(|stood| stood != line).is_some() {
+                    // The connection on which it was to go on has ended: messages may be missing.
+                    position.cursor.lost();
+                    self.index.clear(self.id);
+                }
+                // What waited on that connection overlaps with what was taken over.
+                position.overlap = position.vouched.is_some();
+                if let Some(from) = position.cursor.connected() {
+                    self.catch_up(position, from).await;
+                }
+            }
+            Arrival::Message(message) => {
+                if let Some(read) = self.read(message) {
+                    self.offer(position, &read).await;
+                }
+            }
         }
     }
 
@@ -168,6 +203,7 @@ impl Task {
         }
         if live {
             position.overlap = false;
+            position.vouched = None;
         }
         let Some(applied) = self.index.apply(self.id, &read.batch) else {
             return;
@@ -178,6 +214,7 @@ impl Task {
             state.counts.batch(&read.batch, &applied);
             state.counts.hashes.add(hashes);
             state.counts.replayed += u64::from(!live);
+            state.heard_on = live.then_some(position.line);
             if live && !lag.is_nan() {
                 state.lag = Some(lag);
             }
@@ -191,7 +228,7 @@ impl Task {
             .is_none_or(|rested| Instant::now() >= rested);
         if let Some(address) = self.replay.as_deref().filter(|_| rested) {
             self.shared.note(|state| state.catching_up = true);
-            let ended = replay::replay(self, address, position, from).await;
+            let ended = replay::replay(self, address, position, from, None).await;
             self.shared.note(|state| {
                 state.catching_up = false;
                 state.counts.replay_failures += u64::from(ended != Ended::Done);

@@ -127,6 +127,8 @@ impl Prefixes {
             lost: AtomicBool::new(false),
             connected: AtomicBool::new(false),
             lines: AtomicU64::new(0),
+            address: Arc::clone(&spec.address),
+            engine: spec.engine,
             exact: AtomicBool::new(false),
             asleep: AtomicBool::new(false),
             room: AtomicU64::new(0),

@@ -13,11 +13,13 @@
 mod check;
 mod life;
 mod prompt;
+mod snapshot;
 mod spoken;
 #[cfg(test)]
 mod tests;
 mod text;
 mod view;
+mod warm;
 
 use std::{
     collections::HashMap,
@@ -42,7 +44,7 @@ use wicketgate_kvindex::{
     tokens::Model,
 };
 use wicketgate_pool::scheduler::Incarnation;
-use wicketgate_wire::MetricsSample;
+use wicketgate_wire::{EngineKind, MetricsSample};
 
 use crate::{
     clock::{Clock, nanos},
@@ -54,7 +56,9 @@ pub use check::{CheckSpec, Checked, OnMismatch};
 pub(crate) use life::same_events;
 pub use life::{Life, LifeSpec};
 pub use prompt::{Content, How, Prompted, Tokens};
+pub use snapshot::SnapshotFault;
 pub use view::LiveView;
+pub use warm::{EngineLine, Fate, Report, SnapshotCounts, Standing, Transfer};
 pub use wicketgate_kvindex::tokens::TokensError;
 pub use wicketgate_wire::Api;
 
@@ -212,6 +216,10 @@ struct State {
     connected: AtomicBool,
     /// Connections that they had had by then.
     lines: AtomicU64,
+    /// `host:port` of its API.
+    address: Arc<str>,
+    /// Whose engine it is.
+    engine: EngineKind,
     /// Events come, or came.
     exact: AtomicBool,
     /// The engine slept when it was scraped last.
@@ -257,6 +265,7 @@ pub struct Prefixes {
     sampled: Mutex<Option<mpsc::Receiver<check::Sample>>>,
     checks: check::Checks,
     counts: PrefixCounts,
+    snapshots: SnapshotCounts,
 }
 
 /// One source of events with its endpoint's names.
@@ -340,6 +349,7 @@ impl Prefixes {
             sampled: Mutex::new(Some(sampled)),
             checks: check::Checks::default(),
             counts: PrefixCounts::default(),
+            snapshots: SnapshotCounts::default(),
             spec,
         }))
     }
@@ -439,6 +449,17 @@ impl Prefixes {
         self.index.predict(endpoint(id, rank), keys, until);
     }
 
+    /// Lets messages of engines wait until this is dropped: what another replica heard goes first.
+    pub fn hold(self: &Arc<Self>) -> Hold {
+        self.intake.hold(true);
+        Hold(Arc::clone(self))
+    }
+
+    /// Whether messages of engines wait.
+    pub fn is_held(&self) -> bool {
+        self.intake.is_held()
+    }
+
     /// Counts of the path.
     pub fn counts(&self) -> &PrefixCounts {
         &self.counts
@@ -519,6 +540,15 @@ impl Prefixes {
                 .then_with(|| key(a).1.cmp(&key(b).1))
         });
         holders
+    }
+}
+
+/// Messages of engines wait as long as it lives.
+pub struct Hold(Arc<Prefixes>);
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.0.intake.hold(false);
     }
 }
 

@@ -40,6 +40,16 @@ impl Index {
         self.members.get(id).is_some()
     }
 
+    /// The model that an endpoint's requests name when they use no adapter.
+    pub fn model(&self, id: EndpointId) -> Option<Box<str>> {
+        Some(self.members.get(id)?.model.clone())
+    }
+
+    /// Number of the first message that counts in what an endpoint told; `None` when nothing does.
+    pub fn since(&self, id: EndpointId) -> Option<u64> {
+        self.members.get(id)?.told.lock().since
+    }
+
     /// Forgets an endpoint; what comes for it later is ignored. False if it is not known.
     pub fn remove(&self, id: EndpointId) -> bool {
         let Some(member) = self.members.take(id) else {
@@ -72,13 +82,14 @@ impl Index {
         };
         let mut told = member.told.lock();
         self.clear_told(&mut told);
+        told.since = None;
         told.totals.cleared += 1;
         self.count_told(&member, &told);
         self.clear_promised(&member);
         true
     }
 
-    fn clear_told(&self, told: &mut Told) {
+    pub(super) fn clear_told(&self, told: &mut Told) {
         for (_, lane) in &mut told.lanes {
             lane.clear(&self.store);
         }
@@ -125,7 +136,11 @@ impl Index {
                     }
                 }
             }
-            told.sequence = batch.sequence.or(told.sequence);
+            if let Some(sequence) = batch.sequence {
+                told.sequence = Some(sequence);
+                told.published = batch.published;
+                told.since = told.since.or(Some(sequence));
+            }
             self.settle(&member, &mut told, &mut applied);
         }
         self.make_room();

@@ -59,6 +59,10 @@ pub(crate) struct Told {
     pub(crate) lanes: Vec<(u32, Lane)>,
     /// Number of the last message that was applied.
     pub(crate) sequence: Option<u64>,
+    /// When that one was published, by the engine's clock.
+    pub(crate) published: f64,
+    /// Number of the first message that counts in.
+    pub(crate) since: Option<u64>,
     pub(crate) totals: Applied,
 }
 

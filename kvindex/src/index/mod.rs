@@ -48,7 +48,7 @@ pub use listen::Keyed;
 pub use matches::{Match, Matches, TierWeights};
 #[cfg(feature = "tokens")]
 pub(crate) use mixer::Mixer;
-pub use snapshot::{Imported, SnapshotError};
+pub use snapshot::{EndpointSnapshot, SNAPSHOT_VERSION, SnapshotError, check as check_snapshot};
 
 /// One rank of one life of an endpoint. A number is never used for another life.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -82,7 +82,8 @@ impl Stage {
             config.ext_proc_port,
             config.health_port,
             config.metrics_port,
-        ) = (0, 0, 0, 0);
+            config.management.port,
+        ) = (0, 0, 0, 0, 0);
         config.drain_timeout = Duration::from_secs(10);
         let fronts = match with_envoy {
             true => Fronts::ExtProc,

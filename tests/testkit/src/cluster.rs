@@ -101,8 +101,12 @@ pub fn config_text(
         true => "",
         false => "  drainTimeout: 10s\n",
     };
+    let management = match server.contains("managementPort") {
+        true => "",
+        false => "  managementPort: 0\n",
+    };
     format!(
-        "server:\n  bind: 127.0.0.1\n  httpPort: {http}\n  extProcPort: {ext_proc}\n  healthPort: {health}\n  metricsPort: {admin}\n{drain}  workers: 4\n{server}pools:\n- name: main\n{pool}{extra}"
+        "server:\n  bind: 127.0.0.1\n  httpPort: {http}\n  extProcPort: {ext_proc}\n  healthPort: {health}\n  metricsPort: {admin}\n{drain}{management}  workers: 4\n{server}pools:\n- name: main\n{pool}{extra}"
     )
 }
 

@@ -153,6 +153,22 @@ const EVENTS: &[Field] = &[
     ),
 ];
 
+const WARM_FROM: &[Field] = &[
+    field(
+        "peers",
+        Shape::List(&Shape::Text),
+        "required",
+        "Management ports of other replicas, `http://host:port` or `https://host:port`; asked in turn until one answers. \
+         Our own may be among them.",
+    ),
+    field(
+        "timeout",
+        Shape::Duration,
+        "10s",
+        "Longest time for all of it. Until it is over or done, the replica is not ready, and events wait.",
+    ),
+];
+
 pub(super) const KV_INDEX: &[Field] = &[
     field(
         "blockSize",
@@ -226,5 +242,30 @@ pub(super) const KV_INDEX: &[Field] = &[
         Shape::Map(EVENTS),
         "as below",
         "KV events of engines.",
+    ),
+    field(
+        "warmFrom",
+        Shape::Map(WARM_FROM),
+        "none",
+        "At the start, take over what another replica knows, as far as it is still true. Needs `seed` and `events`.",
+    ),
+    field(
+        "seed",
+        Shape::EnvRef,
+        "random",
+        "What keys are made from: at least 16 characters, secret, the same for replicas that share snapshots. A reference \
+         such as `${env:NAME}`.",
+    ),
+    field(
+        "seedFile",
+        Shape::Text,
+        "none",
+        "File with the seed, read at the start.",
+    ),
+    field(
+        "maxSnapshotBytes",
+        Shape::Size,
+        "256Mi",
+        "Longest snapshot that is taken in; it is held in memory meanwhile. A block takes about 25 bytes.",
     ),
 ];

@@ -107,17 +107,36 @@ pub(super) const SERVER: &[Field] = &[
         "0 (one per core)",
         "Worker threads.",
     ),
-    planned(
+    field(
         "managementPort",
         PORT,
         "9091",
-        "Port of the management interface.",
+        "Port of everything that changes state, and of snapshots of the prefix index.",
     ),
-    planned(
+    field(
         "managementBind",
         Shape::Text,
         "127.0.0.1",
-        "Address of the management interface.",
+        "Address of that port. Anything but a loopback address needs a token, or `managementTls` with `clientCaFile`.",
+    ),
+    field(
+        "managementToken",
+        Shape::EnvRef,
+        "none",
+        "What callers of that port, and this replica at its peers' ports, show as `Authorization: Bearer`: a reference \
+         such as `${env:NAME}`.",
+    ),
+    field(
+        "managementTokenFile",
+        Shape::Text,
+        "none",
+        "File with that token, read at the start.",
+    ),
+    field(
+        "managementTls",
+        Shape::Map(TLS),
+        "none",
+        "TLS of that port, and this replica's certificate at `https://` peers, whose certificates are of the same CA.",
     ),
     field(
         "exposeServedBy",

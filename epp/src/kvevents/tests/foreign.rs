@@ -73,7 +73,6 @@ impl Engine {
                 rank: 0,
                 events: Events::Connect(self.events.clone()),
                 replay: Some(self.replay.clone()),
-                last: None,
             }],
         }
     }

@@ -1,5 +1,6 @@
 //! Intake against publishers on real sockets. Blocks are those of one chain: see `engine`.
 
+mod adopt;
 mod engine;
 mod foreign;
 
@@ -428,22 +429,6 @@ async fn engines_that_share_a_port_are_told_apart_by_their_topics() {
     d.send(&send("kv@pod-d@m", 0, 0)).await.unwrap();
     until("strays", || rig.intake.stats().strays >= 2).await;
     assert_eq!((rig.held(2, 0), rig.intake.stats().sources), (0, 2));
-}
-
-/// A snapshot holds everything up to message 4, so 5 follows it.
-#[tokio::test]
-async fn a_snapshot_is_continued() {
-    let rig = rig();
-    let engine = Publisher::start().await;
-    let mut source = at(engine.address, None);
-    source.ranks[0].last = Some(4);
-    rig.intake.add(1, source).unwrap();
-    engine.until_heard(1).await;
-    engine.publish(1, 4, &[stored(0)]).await;
-    engine.publish(1, 5, &[stored(0), stored(1)]).await;
-    until("followed", || rig.held(1, 0) == 2).await;
-    let cursor = rig.counts().cursor;
-    assert_eq!((cursor.duplicates, cursor.applied, cursor.gaps), (1, 1, 0));
 }
 
 /// The blocks of these tests are named by number, so no scheme reproduces them.

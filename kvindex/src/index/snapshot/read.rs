@@ -2,13 +2,13 @@
 
 use std::sync::atomic::Ordering;
 
-use super::{Imported, MAGIC, NO_PARENT, SnapshotError, VERSION};
+use super::{EndpointSnapshot, NO_PARENT, SnapshotError};
 use crate::{
     events::{EngineHash, Stored, Tier},
     index::{
         EndpointId, Index,
         lane::{Piece, PieceBlock},
-        member::Member,
+        member::{Member, Told},
         store::MAX_RUN,
     },
 };
@@ -55,82 +55,94 @@ impl Bytes<'_> {
     }
 }
 
+/// Whether bytes are the blocks of an endpoint: nothing that passes fails in [`Index::replace`].
+///
+/// # Errors
+/// When they are damaged.
+pub fn check(blocks: &[u8]) -> Result<(), SnapshotError> {
+    each_group(blocks, |_| Ok(()))
+}
+
+/// A group of layers.
+struct Group {
+    number: u32,
+    block_size: u32,
+    pieces: Vec<Piece>,
+}
+
+fn each_group(blocks: &[u8], mut take: impl FnMut(Group) -> Read<()>) -> Read<()> {
+    let mut bytes = Bytes {
+        all: blocks.len(),
+        rest: blocks,
+    };
+    for _ in 0..bytes.count(12)? {
+        let group = Group {
+            number: bytes.u32()?,
+            block_size: bytes.u32()?,
+            pieces: pieces(&mut bytes)?,
+        };
+        take(group)?;
+    }
+    match bytes.rest.is_empty() {
+        true => Ok(()),
+        false => Err(bytes.damaged()),
+    }
+}
+
 impl Index {
-    /// Takes in what another index wrote, for the endpoints that are registered here and have told nothing yet.
+    /// Takes over an endpoint from another index with the same keys, instead of what it told here; how many blocks it
+    /// holds now, each tier counted. What picks promise stays.
+    ///
+    /// Whether what is told is still true is the caller's to know: see [`crate::cursor::Cursor::resume`].
     ///
     /// # Errors
-    /// When the bytes are not a snapshot of our version and kind of keys, or are damaged.
-    pub fn import(&self, bytes: &[u8]) -> Result<Imported, SnapshotError> {
-        let mut bytes = Bytes {
-            all: bytes.len(),
-            rest: bytes,
+    /// When the endpoint is not registered; then nothing has changed. When the blocks are damaged (see [`check`]) or have
+    /// no room; then everything that it told is forgotten.
+    pub fn replace(&self, id: EndpointId, from: &EndpointSnapshot) -> Result<u64, SnapshotError> {
+        let member = self.members.get(id).ok_or(SnapshotError::Unknown)?;
+        let restored = {
+            let mut told = member.told.lock();
+            if told.dead {
+                return Err(SnapshotError::Unknown);
+            }
+            self.clear_told(&mut told);
+            let restored = each_group(&from.blocks, |group| {
+                self.restore(&member, &mut told, &group)
+            });
+            match restored {
+                Ok(()) => {
+                    told.sequence = Some(from.last);
+                    told.published = from.published;
+                    told.since = Some(from.since);
+                }
+                Err(_) => {
+                    self.clear_told(&mut told);
+                    told.sequence = None;
+                    told.since = None;
+                }
+            }
+            self.count_told(&member, &told);
+            restored
         };
-        if bytes.take().ok().as_ref() != Some(MAGIC) {
-            return Err(SnapshotError::Magic);
-        }
-        let version = bytes.u16()?;
-        if version != VERSION {
-            return Err(SnapshotError::Version(version));
-        }
-        let (block, seed) = (bytes.u32()?, bytes.u64()?);
-        if (block, seed) != (self.config.keys.block(), self.config.keys.seed()) {
-            return Err(SnapshotError::Keys { block, seed });
-        }
-        let mut imported = Imported::default();
-        for _ in 0..bytes.count(24)? {
-            self.endpoint(&mut bytes, &mut imported)?;
-        }
-        if !bytes.rest.is_empty() {
-            return Err(bytes.damaged());
-        }
-        Ok(imported)
+        self.make_room();
+        restored.map(|()| member.placements.load(Ordering::Relaxed))
     }
 
-    fn endpoint(&self, bytes: &mut Bytes<'_>, imported: &mut Imported) -> Read<()> {
-        let id = EndpointId {
-            incarnation: bytes.u64()?,
-            rank: bytes.u32()?,
-        };
-        let last = bytes.u64()?.checked_sub(1);
-        let member = self.members.get(id).filter(|member| {
-            let told = member.told.lock();
-            !told.dead && told.lanes.is_empty() && told.sequence.is_none()
-        });
-        for _ in 0..bytes.count(12)? {
-            let (group, block_size) = (bytes.u32()?, bytes.u32()?);
-            let pieces = pieces(bytes)?;
-            if let Some(member) = &member {
-                self.restore(member, group, block_size, &pieces);
-            }
-        }
-        match member {
-            Some(member) => {
-                member.told.lock().sequence = last;
-                self.make_room();
-                imported.placements += member.placements.load(Ordering::Relaxed);
-                imported.endpoints.push((id, last));
-            }
-            None => imported.skipped += 1,
-        }
-        Ok(())
-    }
-
-    fn restore(&self, member: &Member, group: u32, block_size: u32, pieces: &[Piece]) {
-        let mut told = member.told.lock();
+    fn restore(&self, member: &Member, told: &mut Told, group: &Group) -> Read<()> {
         let like = Stored {
-            group,
-            block_size,
+            group: group.number,
+            block_size: group.block_size,
+            // Another block size than before is a lane of its own, as with an event that has tokens.
+            tokens: vec![0],
             ..Stored::default()
         };
         let ground = self.ground(member);
-        if let Some(lane) = self
-            .lane(member, &mut told, &like)
-            .filter(|lane| lane.whole())
-        {
-            lane.restore(ground, pieces);
-            lane.evict(ground, self.config.max_blocks);
-        }
-        self.count_told(member, &told);
+        let lane = self.lane(member, told, &like);
+        let lane = lane.filter(|lane| lane.whole());
+        let lane = lane.ok_or(SnapshotError::Full)?;
+        lane.restore(ground, &group.pieces);
+        lane.evict(ground, self.config.max_blocks);
+        Ok(())
     }
 }
 

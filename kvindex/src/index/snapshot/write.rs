@@ -2,42 +2,40 @@
 
 use std::collections::HashMap;
 
-use super::{MAGIC, NO_PARENT, VERSION};
+use super::{EndpointSnapshot, NO_PARENT};
 use crate::{
     events::{EngineHash, Tier},
-    index::{Index, lane::Lane, member::Told, store::Store},
+    index::{EndpointId, Index, lane::Lane, store::Store},
 };
 
 /// A block as it is written: position, tier, copies, name.
 type Block = (u16, Tier, u32, EngineHash);
 
 impl Index {
-    /// The whole index as bytes; each endpoint as it is at one moment.
-    pub fn export(&self) -> Vec<u8> {
-        let mut out = MAGIC.to_vec();
-        out.extend(VERSION.to_le_bytes());
-        out.extend(self.config.keys.block().to_le_bytes());
-        out.extend(self.config.keys.seed().to_le_bytes());
-        let members = self.members.all();
-        out.extend((members.len() as u32).to_le_bytes());
-        for member in members {
-            out.extend(member.id.incarnation.to_le_bytes());
-            out.extend(member.id.rank.to_le_bytes());
-            endpoint(&self.store, &member.told.lock(), &mut out);
+    /// What events told of an endpoint; `None` when it is not known, has told nothing, or cannot be told as a whole
+    /// (an engine block of it is less than one of ours).
+    ///
+    /// Its own events wait meanwhile; lookups and other endpoints do not.
+    pub fn export(&self, id: EndpointId) -> Option<EndpointSnapshot> {
+        let member = self.members.get(id)?;
+        let told = member.told.lock();
+        let last = told.sequence?;
+        if !told.lanes.iter().all(|(_, lane)| lane.whole()) {
+            return None;
         }
-        out
-    }
-}
-
-fn endpoint(store: &Store, told: &Told, out: &mut Vec<u8>) {
-    let next = told.sequence.and_then(|last| last.checked_add(1));
-    out.extend(next.unwrap_or(0).to_le_bytes());
-    let lanes = told.lanes.iter().filter(|(_, lane)| lane.whole());
-    out.extend((lanes.clone().count() as u32).to_le_bytes());
-    for (group, lane) in lanes {
-        out.extend(group.to_le_bytes());
-        out.extend(lane.block_size.to_le_bytes());
-        parts(store, lane, out);
+        let mut blocks = Vec::new();
+        blocks.extend((told.lanes.len() as u32).to_le_bytes());
+        for (group, lane) in &told.lanes {
+            blocks.extend(group.to_le_bytes());
+            blocks.extend(lane.block_size.to_le_bytes());
+            parts(&self.store, lane, &mut blocks);
+        }
+        Some(EndpointSnapshot {
+            last,
+            published: told.published,
+            since: told.since.unwrap_or(last.saturating_add(1)),
+            blocks,
+        })
     }
 }
 
