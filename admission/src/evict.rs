@@ -58,7 +58,7 @@ impl Evictor {
         }
     }
 
-    /// Only negative priorities may be ended.
+    /// Only requests that asked for a negative priority may be ended.
     pub(crate) fn started(&mut self, priority: i32, dispatch: u64, id: u64) {
         if self.config.enabled && priority < 0 {
             self.sheddable.insert((priority, Reverse(dispatch), id));

@@ -32,6 +32,9 @@ pub(crate) struct FlowShare {
     deficit: i64,
     /// DRR: the round up to which quanta are in the deficit.
     round: u64,
+    /// DRR: tokens that it got elsewhere and that were not charged, as it owed enough: what is given back of them later
+    /// counts for nothing either.
+    forgiven: i64,
     /// VTC: `sum of charge / weight`, in 1/65536 of a token.
     counter: i128,
 }
@@ -202,7 +205,7 @@ impl BandShare {
 
 impl BandShare {
     /// Another replica served the flow: it counts as if it had been served here (INV-Q13). `waits` says whether it waits
-    /// here; under DRR nobody comes to owe more than `max_debt` tokens by it. The counter of a flow that waits elsewhere
+    /// here; under DRR nobody comes to owe more than `max_debt` tokens by it, or to have more than so many left. The counter of a flow that waits elsewhere
     /// only, for [`BandShare::level`].
     pub(crate) fn elsewhere(
         &mut self,
@@ -226,8 +229,27 @@ impl BandShare {
                     share.deficit = share.deficit.min(0);
                 }
                 let most = i64::try_from(max_debt).unwrap_or(i64::MAX);
-                let least = share.deficit.min(-most);
-                share.deficit = share.deficit.saturating_sub(tokens).max(least);
+                let before = share.deficit;
+                if tokens >= 0 {
+                    if before > 0 {
+                        // What it owed is worked off.
+                        share.forgiven = 0;
+                    }
+                    share.deficit = before.saturating_sub(tokens).max(before.min(-most));
+                    let charged = before.saturating_sub(share.deficit);
+                    share.forgiven = share
+                        .forgiven
+                        .saturating_add(tokens.saturating_sub(charged));
+                } else {
+                    let back = tokens.saturating_neg();
+                    let nothing = match broken(Fault::PeersRefundsCountTwice) {
+                        true => 0,
+                        false => back.min(share.forgiven),
+                    };
+                    share.forgiven -= nothing;
+                    let back = back - nothing;
+                    share.deficit = before.saturating_add(back).min(before.max(most));
+                }
                 None
             }
             Fairness::Vtc { .. } => {

@@ -63,6 +63,8 @@ faults! {
     DisplacesEquals,
     /// The oldest waiter is displaced.
     DisplacesOldest,
+    /// A waiter is displaced that holds nothing of what there is too much of.
+    DisplacesInVain,
     /// Waits end a millisecond late.
     ExpiresLate,
     /// A request may lengthen its band's wait.
@@ -103,6 +105,8 @@ faults! {
     EvictsWithoutBound,
     /// Fleet: what other replicas served is not counted.
     PeersServiceIgnored,
+    /// Fleet: what is given back of tokens that were not charged counts.
+    PeersRefundsCountTwice,
     /// Fleet: a message counts again when it comes again.
     PeersServiceTwice,
     /// Fleet: what a peer served before it was first heard is counted.

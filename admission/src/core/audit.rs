@@ -20,6 +20,7 @@ impl Admission {
     /// Says what does not agree.
     pub fn audit(&self) -> Result<(), String> {
         self.audit_counts()?;
+        self.requests.audit()?;
         self.audit_items()?;
         self.audit_lanes()?;
         self.audit_telling()?;
@@ -66,7 +67,7 @@ impl Admission {
             let held = queue.items.holds((terms.order, item.seq), slot, pos);
             same("place in queue", held, true)?;
             let timed = terms.own_end != crate::Nanos::MAX;
-            same("an end of its own", item.timed, timed)?;
+            same("an end of its own", self.requests.is_timed(slot), timed)?;
             if timed {
                 timers += 1;
                 let seq = self.timers.key_at(place(&places.timer, slot));
@@ -80,8 +81,14 @@ impl Admission {
         for band in &self.order {
             let expected = by_band.get(band).copied().unwrap_or_default();
             same("INV-Q1 band", self.bands[*band].used, expected)?;
-            let listed = self.newest_first(&self.bands[*band]).count();
-            same("lists of a band", listed as u64, expected.requests)?;
+            let list = self.newest_first(&self.bands[*band]);
+            let seqs: Vec<u64> = list.map(|slot| self.requests.waiting(slot).seq).collect();
+            same("list of a band", seqs.len() as u64, expected.requests)?;
+            let falls = seqs.is_sorted_by(|newer, older| newer > older);
+            same("order of a band's list", falls, true)?;
+            let oldest = self.oldest(&self.bands[*band]);
+            let oldest = oldest.map(|slot| self.requests.waiting(slot).seq);
+            same("oldest of a band", oldest, seqs.last().copied())?;
         }
         Ok(())
     }
@@ -89,7 +96,7 @@ impl Admission {
     fn audit_lanes(&self) -> Check {
         for band in &self.order {
             let state = &self.bands[*band];
-            let mut busy = 0;
+            let (mut busy, mut in_lanes) = (0, 0);
             for (class, lane) in &state.lanes {
                 let (at, lane) = (*lane, &self.lanes[*lane]);
                 same("a lane's class", lane.class, *class)?;
@@ -99,8 +106,14 @@ impl Admission {
                 let listed = state.open.get(lane.open_pos as usize) == Some(&at);
                 same("an open lane", listed, open)?;
                 busy += u32::from(!lane.queues.is_empty());
+                let list = lane.items.newest_first(&self.requests.links);
+                let seqs: Vec<u64> = list.map(|slot| self.requests.waiting(slot).seq).collect();
+                let falls = seqs.is_sorted_by(|newer, older| newer > older);
+                same("order of a lane's list", falls, true)?;
+                in_lanes += seqs.len() as u64;
             }
             same("busy lanes", state.busy_lanes, busy)?;
+            same("lists of a band's lanes", in_lanes, state.used.requests)?;
         }
         Ok(())
     }

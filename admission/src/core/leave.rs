@@ -83,16 +83,15 @@ impl Admission {
     pub(super) fn take_out(&mut self, slot: u32, charge: Option<u64>) {
         let item = *self.requests.waiting(slot);
         let (queue, usage) = (item.queue, item.usage());
+        let refused = self.requests.is_refused(slot);
         let served = charge.is_some();
         let Queue { flow, lane, .. } = self.queues[queue];
         let Lane { band, class, .. } = self.lanes[lane];
-        self.lanes[lane]
-            .items
-            .remove(&mut self.requests.links, slot);
+        self.unlist(band, lane, slot);
         self.bands[band].used.sub(usage);
         self.used.sub(usage);
         self.flows[flow].used.sub(usage);
-        if item.timed {
+        if self.requests.is_timed(slot) {
             let places = &mut self.requests.places.timer;
             let pos = place(places, slot);
             self.timers.remove(pos, |slot, pos| set(places, slot, pos));
@@ -106,7 +105,7 @@ impl Admission {
                 .serve(&mut state.share, weight, charge);
         }
         self.settle_queue(queue, flow, lane, was_first, served);
-        if item.refused && !served {
+        if refused && !served {
             // What the gate refused is gone; the next of its class may fit.
             self.reopen(class);
         }

@@ -2,12 +2,13 @@
 //!
 //! ```text
 //! band (priority) ── lane (class) ── heap of queues by fairness key ── queue (flow, class) ── heap of items by order
-//!      │                 └ list of items: oldest first (aging), newest last (displacement)
-//!      └ flows by fairness id
+//!      │                 └ list of items, oldest first (aging)
+//!      └ heaps of lanes by their oldest item (ends of waits) and by their newest (displacement); flows by fairness id
 //! timers: heap of items that end by their own words; a band's budget ends its oldest item first
 //! ```
 //! Each item knows its place in all of them, so that leaving costs O(log n) however deep the queues are.
 
+mod age;
 mod arrive;
 mod audit;
 mod beside;
@@ -144,9 +145,17 @@ impl Admission {
         self.requests.runs()
     }
 
-    /// The bands' priorities, highest first. Listed bands are always there.
+    /// All bands' priorities, highest first. Listed bands are always there, others until their place is needed.
     pub fn priorities(&self) -> &[i32] {
         &self.priorities
+    }
+
+    /// The priorities of the bands that are listed or in use, highest first: what a band's rank counts among, so that one
+    /// stray priority does not change everybody's ceiling for good.
+    pub fn ranks(&self) -> impl Iterator<Item = i32> {
+        let bands = self.order.iter().map(|band| &self.bands[*band]);
+        let counts = |band: &&Band| band.listed || band.used.requests > 0 || band.running > 0;
+        bands.filter(counts).map(|band| band.priority)
     }
 
     /// True once [`Admission::close`] was called.

@@ -10,7 +10,7 @@ use crate::{
     fairness::{BandShare, FlowShare},
     fault::{Fault, broken},
     starvation::FloorAccount,
-    store::{Link, NIL},
+    store::{Heap, Link, NIL},
     types::Weight,
 };
 
@@ -66,6 +66,8 @@ impl Admission {
             lanes: BTreeMap::<ClassId, u32>::new(),
             busy_lanes: 0,
             open: Vec::new(),
+            oldest: Heap::default(),
+            newest: Heap::default(),
             running: 0,
             floor: FloorAccount::default(),
             window: FloorWindow::default(),

@@ -90,7 +90,7 @@ impl Admission {
             let band = &self.bands[*band];
             let slot = self.oldest(band)?;
             let item = self.requests.waiting(slot);
-            let end = match broken(Fault::RequestLengthensWait) && item.timed {
+            let end = match broken(Fault::RequestLengthensWait) && self.requests.is_timed(slot) {
                 true => self.requests.terms(slot).own_end,
                 false => self.wait_end(item.entered, &band.config),
             };
@@ -100,10 +100,9 @@ impl Admission {
     }
 
     pub(super) fn start_timer(&mut self, slot: u32, end: Nanos) {
-        let item = self.requests.waiting_mut(slot);
-        item.timed = end != Nanos::MAX;
-        if item.timed {
-            let key = (end, item.seq);
+        if end != Nanos::MAX {
+            self.requests.set_timed(slot);
+            let key = (end, self.requests.waiting(slot).seq);
             let places = &mut self.requests.places.timer;
             self.timers
                 .push(key, slot, |slot, pos| set(places, slot, pos));

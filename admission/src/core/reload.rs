@@ -45,7 +45,14 @@ impl Admission {
         new.late = std::mem::take(&mut self.late);
         new.evictor = std::mem::replace(&mut self.evictor, Evictor::new(self.config.eviction))
             .with(new.config.eviction);
+        let late = !self.config.eviction.enabled;
         for runner in self.runners() {
+            if late {
+                // Nobody kept the candidates before.
+                let running = runner.running;
+                new.evictor
+                    .started(running.priority, running.dispatch, running.id);
+            }
             new.adopt(runner);
         }
         let waiters = self.waiters();
@@ -91,7 +98,7 @@ impl Admission {
                 Waiter {
                     item: Item {
                         id: item.id,
-                        priority: terms.priority,
+                        priority: item.priority,
                         fairness: flow.id.clone(),
                         weight: flow.weight.as_f64(),
                         class: self.lanes[queue.lane].class,

@@ -52,10 +52,15 @@ pub(crate) struct Waiting {
     pub(crate) cost: Cost,
     pub(crate) bytes: u64,
     pub(crate) queue: u32,
-    /// The gate refused it since capacity last changed.
-    pub(crate) refused: bool,
-    /// It has an end of its own and is among the timers.
-    pub(crate) timed: bool,
+    /// The priority it asked for, which a shared band may be below.
+    pub(crate) priority: i32,
+}
+
+/// What changes while a request waits. Apart from [`Waiting`], so that both fit in a line with their tag.
+#[derive(Clone, Copy, Debug, Default)]
+struct Marks {
+    refused: bool,
+    timed: bool,
 }
 
 impl Waiting {
@@ -77,8 +82,6 @@ pub(crate) struct Terms {
     pub(crate) order: u64,
     /// When its first token is wanted; `Nanos::MAX` is no aim.
     pub(crate) aim: Nanos,
-    /// The priority it asked for, which a shared band may be below.
-    pub(crate) priority: i32,
 }
 
 /// A dispatched request.
@@ -88,6 +91,7 @@ pub(crate) struct Running {
     pub(crate) flow: u32,
     /// What the flow was charged.
     pub(crate) charge: u64,
+    /// The priority it asked for, which a shared band may be below.
     pub(crate) priority: i32,
     /// Which dispatch it was.
     pub(crate) dispatch: u64,
@@ -99,7 +103,7 @@ pub(crate) struct Running {
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
 enum Request {
-    Waiting(Waiting),
+    Waiting(Waiting, Marks),
     Running(Running),
 }
 
@@ -157,7 +161,21 @@ impl Requests {
     /// What waits at this slot, which something waits at.
     pub(crate) fn waiting(&self, slot: u32) -> &Waiting {
         match &self.slots[slot] {
-            Request::Waiting(waiting) => waiting,
+            Request::Waiting(waiting, _) => waiting,
+            Request::Running(_) => panic!("a waiting request runs"),
+        }
+    }
+
+    fn marks(&self, slot: u32) -> Marks {
+        match self.slots[slot] {
+            Request::Waiting(_, marks) => marks,
+            Request::Running(_) => panic!("a waiting request runs"),
+        }
+    }
+
+    fn marks_mut(&mut self, slot: u32) -> &mut Marks {
+        match &mut self.slots[slot] {
+            Request::Waiting(_, marks) => marks,
             Request::Running(_) => panic!("a waiting request runs"),
         }
     }
@@ -165,7 +183,7 @@ impl Requests {
     /// What waits at this slot, to change it.
     pub(crate) fn waiting_mut(&mut self, slot: u32) -> &mut Waiting {
         match &mut self.slots[slot] {
-            Request::Waiting(waiting) => waiting,
+            Request::Waiting(waiting, _) => waiting,
             Request::Running(_) => panic!("a waiting request runs"),
         }
     }
@@ -177,9 +195,49 @@ impl Requests {
 }
 
 impl Requests {
+    /// The gate refused what waits at this slot since capacity last changed.
+    pub(crate) fn is_refused(&self, slot: u32) -> bool {
+        self.marks(slot).refused
+    }
+
+    /// The gate refused it.
+    pub(crate) fn set_refused(&mut self, slot: u32) {
+        self.marks_mut(slot).refused = true;
+    }
+
+    /// What waits at this slot has an end of its own and is among the timers.
+    pub(crate) fn is_timed(&self, slot: u32) -> bool {
+        self.marks(slot).timed
+    }
+
+    /// It is among the timers from now on.
+    pub(crate) fn set_timed(&mut self, slot: u32) {
+        self.marks_mut(slot).timed = true;
+    }
+
     /// Requests that wait.
     pub(crate) fn waits(&self) -> usize {
         self.slots.len() - self.running
+    }
+
+    /// Checks that the counts and the map of numbers agree with what is there.
+    pub(crate) fn audit(&self) -> Result<(), String> {
+        let (waits, runs) = (self.iter_waiting().count(), self.iter_running().count());
+        if (waits, runs, waits + runs) != (self.waits(), self.running, self.by_id.len()) {
+            let counted = (self.waits(), self.running, self.by_id.len());
+            return Err(format!(
+                "{waits} requests wait and {runs} run, counted {counted:?}"
+            ));
+        }
+        let known = |id: u64, slot: u32| self.by_id.get(&id) == Some(&slot);
+        let lost = self.slots.iter().find(|(slot, request)| match request {
+            Request::Waiting(waiting, _) => !known(waiting.id, *slot),
+            Request::Running(running) => !known(running.id, *slot),
+        });
+        match lost {
+            None => Ok(()),
+            Some((slot, request)) => Err(format!("slot {slot} is not known: {request:?}")),
+        }
     }
 
     /// Requests that run.
@@ -195,12 +253,14 @@ impl Requests {
     /// Where a request of this number waits.
     pub(crate) fn find_waiting(&self, id: u64) -> Option<u32> {
         let slot = *self.by_id.get(&id)?;
-        matches!(self.slots[slot], Request::Waiting(_)).then_some(slot)
+        matches!(self.slots[slot], Request::Waiting(..)).then_some(slot)
     }
 
     /// A request waits from now on.
     pub(crate) fn enter(&mut self, waiting: Waiting, terms: Terms) -> u32 {
-        let slot = self.slots.insert(Request::Waiting(waiting));
+        let slot = self
+            .slots
+            .insert(Request::Waiting(waiting, Marks::default()));
         self.by_id.insert(waiting.id, slot);
         self.links.start(slot);
         self.places.start(slot);
@@ -214,7 +274,7 @@ impl Requests {
 
     /// What waited at this slot runs from now on.
     pub(crate) fn start(&mut self, slot: u32, running: Running) {
-        debug_assert!(matches!(self.slots[slot], Request::Waiting(w) if w.id == running.id));
+        debug_assert!(matches!(self.slots[slot], Request::Waiting(w, _) if w.id == running.id));
         self.slots[slot] = Request::Running(running);
         self.running += 1;
     }
@@ -250,7 +310,7 @@ impl Requests {
         self.slots
             .iter()
             .filter_map(|(slot, request)| match request {
-                Request::Waiting(waiting) => Some((slot, waiting)),
+                Request::Waiting(waiting, _) => Some((slot, waiting)),
                 Request::Running(_) => None,
             })
     }
@@ -258,7 +318,7 @@ impl Requests {
     /// What runs.
     pub(crate) fn iter_running(&self) -> impl Iterator<Item = &Running> {
         self.slots.iter().filter_map(|(_, request)| match request {
-            Request::Waiting(_) => None,
+            Request::Waiting(..) => None,
             Request::Running(running) => Some(running),
         })
     }

@@ -1,6 +1,9 @@
 //! The parts of the queues.
 
-use std::collections::{BTreeMap, HashMap};
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, HashMap},
+};
 
 use smallvec::SmallVec;
 
@@ -38,6 +41,14 @@ impl Usage {
         self.tokens = self.tokens.saturating_sub(other.tokens);
     }
 
+    /// True if `leaver` holds something of what is over the limits.
+    pub(crate) fn eased(self, leaver: Usage, limits: &Limits) -> bool {
+        let over = |used: u64, limit: Option<u64>| limit.is_some_and(|limit| used > limit);
+        over(self.requests, limits.max_requests) && leaver.requests > 0
+            || over(self.bytes, limits.max_bytes) && leaver.bytes > 0
+            || over(self.tokens, limits.max_tokens) && leaver.tokens > 0
+    }
+
     /// True if it keeps within the limits.
     pub(crate) fn within(self, limits: &Limits) -> bool {
         let within = |used: u64, limit: Option<u64>| limit.is_none_or(|limit| used <= limit);
@@ -63,6 +74,10 @@ pub(crate) struct Band {
     pub(crate) busy_lanes: u32,
     /// Of those, the ones whose class was not refused for this band.
     pub(crate) open: Vec<u32>,
+    /// Lanes with something in them, by the number of their oldest item in the order of entry.
+    pub(crate) oldest: Heap<u64>,
+    /// The same by their newest item, largest number first.
+    pub(crate) newest: Heap<Reverse<u64>>,
     /// Requests of this band that run.
     pub(crate) running: u32,
     /// What it is owed under floors.
@@ -104,6 +119,9 @@ pub(crate) struct Lane {
     pub(crate) refused_at_top: bool,
     /// Its place in the band's open lanes.
     pub(crate) open_pos: u32,
+    /// Its places among the band's lanes by their oldest and by their newest item.
+    pub(crate) oldest_pos: u32,
+    pub(crate) newest_pos: u32,
 }
 
 impl Lane {
@@ -116,6 +134,8 @@ impl Lane {
             refused_at,
             refused_at_top: false,
             open_pos: NIL,
+            oldest_pos: NIL,
+            newest_pos: NIL,
         }
     }
 

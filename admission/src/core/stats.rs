@@ -105,9 +105,8 @@ impl Admission {
     pub fn bands(&self, now: Nanos) -> impl Iterator<Item = BandStats> {
         self.order.iter().map(move |band| {
             let band = &self.bands[*band];
-            let oldest = self
-                .oldest(band)
-                .map(|slot| self.requests.waiting(slot).entered);
+            let oldest = self.oldest(band);
+            let oldest = oldest.map(|slot| self.requests.waiting(slot).entered);
             BandStats {
                 priority: band.priority,
                 requests: band.used.requests,

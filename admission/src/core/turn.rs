@@ -79,7 +79,7 @@ impl Admission {
             match gate.can_start(&ask) {
                 Answer::Start => return Some(self.dispatch(now, slot, &chance)),
                 Answer::NotNow => {
-                    self.requests.waiting_mut(slot).refused = true;
+                    self.requests.set_refused(slot);
                     if chance.turn != Turn::InOrder {
                         self.lanes[lane].refused_at_top = true;
                     }
@@ -236,6 +236,7 @@ impl Admission {
         let out_of_turn = chance.turn != Turn::InOrder;
         let item = self.requests.waiting(slot);
         let (id, charge) = (item.id, item.cost.weighted(self.config.output_weight));
+        let asked = item.priority;
         let waited = now.saturating_sub(item.entered);
         let flow = self.queues[item.queue].flow;
         self.earn_floors(now, chance.band, charge, out_of_turn);
@@ -256,13 +257,13 @@ impl Admission {
             id,
             flow,
             charge,
-            priority,
+            priority: asked,
             dispatch: self.dispatches,
             turn: chance.turn,
         };
         self.requests.start(slot, running);
         self.regime.dispatched(now, self.requests.waits() == 0);
-        self.evictor.started(priority, self.dispatches, id);
+        self.evictor.started(asked, self.dispatches, id);
         Dispatch {
             id,
             priority,

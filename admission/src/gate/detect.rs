@@ -198,10 +198,10 @@ impl Mean {
     }
 }
 
-/// Mean fullness of the pool, by stage.
+/// Mean fullness of the pool's endpoints that are not draining, by stage.
 pub fn saturation(config: &GateConfig, now: Nanos, views: &[EndpointView]) -> Saturation {
     let (mut prefill, mut decode, mut stale) = (Mean::default(), Mean::default(), 0);
-    for view in views {
+    for view in views.iter().filter(|view| !view.draining) {
         let fullness = fullness(config, now, view, 0);
         if view.role.prefills() {
             prefill.add(fullness);

@@ -21,10 +21,10 @@ pub struct PoolGate<'a> {
 }
 
 impl<'a> PoolGate<'a> {
-    /// A gate at this instant. `priorities` are the bands, highest first ([`Admission::priorities`]); `eligible` says
+    /// A gate at this instant. `priorities` are the bands, highest first ([`Admission::ranks`]); `eligible` says
     /// whether the endpoint at this place of `views` may serve a class.
     ///
-    /// [`Admission::priorities`]: crate::Admission::priorities
+    /// [`Admission::ranks`]: crate::Admission::ranks
     pub fn new(
         config: &'a GateConfig,
         now: Nanos,
@@ -77,7 +77,7 @@ impl<'a> PoolGate<'a> {
         let mut which = |ignored: bool| {
             open.clear();
             open.extend(self.views.iter().enumerate().map(|(at, view)| {
-                let fits = (self.eligible)(ask.class, at);
+                let fits = !view.draining && (self.eligible)(ask.class, at);
                 fits && (pool_wide
                     || match fullness(self.config, self.now, view, ask.cost.uncached_input) {
                         Fullness::Is(full) => full < ceiling,
@@ -99,7 +99,7 @@ impl<'a> PoolGate<'a> {
         let mut there = false;
         let (mut judged, mut ignored) = (false, false);
         for (at, view) in self.views.iter().enumerate() {
-            if !has(view.role) || !(self.eligible)(ask.class, at) {
+            if view.draining || !has(view.role) || !(self.eligible)(ask.class, at) {
                 continue;
             }
             there = true;
@@ -124,8 +124,8 @@ impl Gate for PoolGate<'_> {
             if full >= ceiling {
                 return Answer::Closed;
             }
-            let mut places = 0..self.views.len();
-            return match places.any(|at| (self.eligible)(ask.class, at)) {
+            let mut places = self.views.iter().enumerate();
+            return match places.any(|(at, view)| !view.draining && (self.eligible)(ask.class, at)) {
                 true => Answer::Start,
                 false => Answer::NotNow,
             };

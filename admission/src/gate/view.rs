@@ -49,6 +49,9 @@ pub struct EndpointView {
     pub role: Role,
     /// Its last reading, if it ever gave one.
     pub reading: Option<Reading>,
+    /// It is going away: nothing new starts there, and how full it is says nothing of the pool.
+    #[serde(default)]
+    pub draining: bool,
     /// When it joined the pool.
     pub joined: Nanos,
     /// Its last scrape failed.

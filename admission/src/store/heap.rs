@@ -41,6 +41,16 @@ impl<K: Copy + Ord> Heap<K> {
         self.entries.first().map(|e| (e.key, e.slot))
     }
 
+    /// Smallest keys first, for a walk from the top: the entry at a position, `None` past the end, and the positions of
+    /// those below it, none of which is smaller.
+    pub(crate) fn at(&self, pos: usize) -> Option<(K, u32)> {
+        self.entries.get(pos).map(|e| (e.key, e.slot))
+    }
+
+    pub(crate) fn below(pos: usize) -> std::ops::RangeInclusive<usize> {
+        pos * ARITY + 1..=pos * ARITY + ARITY
+    }
+
     pub(crate) fn key_at(&self, pos: u32) -> Option<K> {
         self.entries.get(pos as usize).map(|e| e.key)
     }

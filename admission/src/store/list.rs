@@ -88,6 +88,16 @@ impl<const LIST: usize> List<LIST> {
         (self.head != NIL).then_some(self.head)
     }
 
+    pub(crate) fn tail(&self) -> Option<u32> {
+        (self.tail != NIL).then_some(self.tail)
+    }
+
+    /// The one before this one.
+    pub(crate) fn before(&self, chain: &impl Chain<LIST>, slot: u32) -> Option<u32> {
+        let prev = chain.peek(slot).prev;
+        (prev != NIL).then_some(prev)
+    }
+
     pub(crate) fn push_back(&mut self, chain: &mut impl Chain<LIST>, slot: u32) {
         *chain.link(slot) = Link {
             prev: self.tail,
@@ -120,8 +130,7 @@ impl<const LIST: usize> List<LIST> {
         &self,
         chain: &'a C,
     ) -> impl Iterator<Item = u32> + use<'a, C, LIST> {
-        let last = (self.tail != NIL).then_some(self.tail);
-        std::iter::successors(last, |&slot| {
+        std::iter::successors(self.tail(), |&slot| {
             let prev = chain.peek(slot).prev;
             (prev != NIL).then_some(prev)
         })

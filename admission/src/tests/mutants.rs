@@ -42,6 +42,7 @@ const OF_DETECTORS: &[Fault] = &[Fault::StaleCountsAsFresh, Fault::GateForgetsDi
 const OF_FLEET: &[(Fault, bool)] = &[
     (Fault::PeersServiceIgnored, true),
     (Fault::PeersServiceTwice, false),
+    (Fault::PeersRefundsCountTwice, false),
     (Fault::PeersPastCounts, false),
     (Fault::PeersInFlightIgnored, true),
     (Fault::NoShareWhenCutOff, true),

@@ -91,7 +91,7 @@ impl Pair {
             fairness: FairnessId::new(format!("f{}", op[2] % 6)),
             weight: [1.0, 2.0, 0.5, f64::NAN][usize::from(op[2] / 64)],
             class,
-            bytes: u64::from(op[4]) * 2,
+            bytes: u64::from(op[4].saturating_sub(32)) * 2,
             cost: Cost {
                 uncached_input: u64::from(op[4]),
                 output: u64::from(op[5]),

@@ -114,6 +114,74 @@ fn lower_waiters_give_way() {
     q.audit().unwrap();
 }
 
+/// Who holds nothing of what there is too much of is left alone: one large old waiter goes, not sixty small new ones.
+#[test]
+fn nobody_gives_way_in_vain() {
+    let mut config = strict();
+    config.limits.max_bytes = Some(500);
+    config.max_displaced = 2;
+    let sized = |id, priority, bytes| Item {
+        bytes,
+        ..item(id, priority, "a")
+    };
+    let mut q = queues(config);
+    put(&mut q, 0, sized(1, 0, 500)).unwrap();
+    for id in 2..=60 {
+        put(&mut q, 0, sized(id, 0, 0)).unwrap();
+    }
+    let mut displaced = Vec::new();
+    assert_eq!(q.enqueue(0, sized(61, 10, 10), &mut displaced), Ok(()));
+    assert_eq!(displaced, [(1, Outcome::EvictedPriority)]);
+    q.audit().unwrap();
+    // How many are passed by is bounded.
+    let mut config = strict();
+    config.limits.max_bytes = Some(500);
+    let mut q = queues(config);
+    put(&mut q, 0, sized(1, 0, 500)).unwrap();
+    for id in 2..=1000 {
+        put(&mut q, 0, sized(id, 0, 0)).unwrap();
+    }
+    let refused = q.enqueue(0, sized(1001, 10, 10), &mut displaced);
+    assert_eq!(
+        (refused, displaced.len()),
+        (Err(Outcome::RejectedSaturated), 1)
+    );
+    q.audit().unwrap();
+}
+
+/// In a band that it shares with lower ones a request is no more sheddable than it asked to be, before a reload that turns
+/// eviction on as after it.
+#[test]
+fn a_shared_band_makes_nobody_sheddable() {
+    let mut config = strict();
+    config.max_bands = 2;
+    config.eviction.enabled = true;
+    let mut off = config.clone();
+    off.eviction.enabled = false;
+    for first in [config.clone(), off] {
+        let mut q = queues(first);
+        for (id, priority) in [(1, 5), (2, -10), (3, 3), (4, -11)] {
+            put(&mut q, 0, item(id, priority, "a")).unwrap();
+        }
+        assert_eq!(drained(&mut q, 0).len(), 4);
+        q.reconfigure(config.clone(), &mut Vec::new()).unwrap();
+        let pressure = crate::Pressure {
+            blocked: 5,
+            saturation: 2.0,
+            ceiling: 1.0,
+            running: 4,
+        };
+        let mut asked = Vec::new();
+        q.evict(0, &pressure, &mut |id| {
+            asked.push(id);
+            false
+        });
+        asked.sort_unstable();
+        assert_eq!(asked, [2, 4], "3 asked for a band above 0");
+        q.audit().unwrap();
+    }
+}
+
 /// A class that does not fit is skipped and blocks nobody else; it is asked about again when its capacity changed, or
 /// when the request that was refused has gone.
 #[test]

@@ -48,6 +48,7 @@ pub(crate) fn view(row: &Endpoint, unseen_kv: u64) -> EndpointView {
             running: running.map(|value| (value - (gone - left_queue)).max(0.0)),
             kv_usage: telemetry.kv_usage.map(|reading| reading.value),
         }),
+        draining: row.draining,
         joined: row.joined,
         scrape_failed: telemetry.failures > 0,
         own_requests: row.load.requests,

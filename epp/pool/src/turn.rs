@@ -93,8 +93,12 @@ impl Pool {
         let fleet = self.fleet.as_ref();
         views.extend(rows.map(|(row, kv)| seen(row, kv, fleet)));
         let priorities = &mut self.scratch.priorities;
-        priorities.clear();
-        priorities.extend_from_slice(self.admission.priorities());
+        if !self.admission.ranks().eq(priorities.iter().copied()) {
+            priorities.clear();
+            priorities.extend(self.admission.ranks());
+            // Ceilings go by ranks.
+            self.admission.capacity_changed(None);
+        }
     }
 
     /// One endpoint's view after a dispatch.
@@ -162,9 +166,8 @@ impl Pool {
     /// How full the pool is, by stage.
     pub fn saturation(&self, now: Nanos) -> Saturation {
         let rows = self.table.rows().iter().zip(self.table.unseen_kv());
-        let serving = rows.filter(|(row, _)| !row.draining);
         let fleet = self.fleet.as_ref();
-        let views: Vec<EndpointView> = serving.map(|(row, kv)| seen(row, kv, fleet)).collect();
+        let views: Vec<EndpointView> = rows.map(|(row, kv)| seen(row, kv, fleet)).collect();
         wicketgate_admission::gate::saturation(&self.config.flow.gate, now, &views)
     }
 

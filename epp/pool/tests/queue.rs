@@ -16,7 +16,9 @@ use wicketgate_pool::{
         AdmissionConfig, BandConfig, EvictionConfig, Fairness, FairnessId, Limits, Outcome,
         Starvation, Wait,
         fleet::{Counters, EndpointLoad, FleetConfig, FlowService, ReplicaId},
-        gate::{Concurrency, Detector, GateConfig, Staleness},
+        gate::{
+            CeilingDomain, Concurrency, Detector, GateConfig, Scope, Shape, Staleness, UsageLimit,
+        },
     },
     replay::{Entry, Header, VERSION, replay},
     scheduler::{
@@ -323,6 +325,71 @@ fn draining_endpoints_get_nothing_new() {
     rig.at(6 * MS, leave(other));
     assert_eq!((rig.pool.running(), rig.pool.orphaned()), (101, 101));
     assert_eq!(started(&rig.at(7 * MS, join(3))), [101]);
+}
+
+/// A gate over the whole pool judges it by the endpoints that stay: an idle one that is going away lends no room, a full one
+/// takes none.
+#[test]
+fn what_drains_is_no_part_of_the_pool() {
+    let mut gate = own_limit(2);
+    if let Detector::Concurrency(detector) = &mut gate.detector {
+        detector.scope = Scope::Pool;
+    }
+    let mut rig = Rig::gated(gate.clone());
+    rig.at(0, join(1));
+    rig.at(0, join(2));
+    rig.at(MS, drain(1));
+    let all: Vec<u64> = (1..=6)
+        .flat_map(|id| started(&rig.at(2 * MS, arrive(request(id)))))
+        .collect();
+    assert_eq!((all, rig.pool.waiting()), (vec![1, 2], 4));
+
+    let mut rig = Rig::gated(gate);
+    rig.at(0, join(1));
+    for id in 1..=2 {
+        assert_eq!(started(&rig.at(MS, arrive(request(id)))), [id]);
+    }
+    rig.at(2 * MS, join(2));
+    rig.at(2 * MS, drain(1));
+    assert_eq!(rig.pool.saturation(2 * MS).effective(), Some(0.0));
+    for id in 3..=4 {
+        assert_eq!(started(&rig.at(3 * MS, arrive(request(id)))), [id]);
+    }
+    assert!(started(&rig.at(3 * MS, arrive(request(5)))).is_empty());
+}
+
+/// One request of a priority that nobody listed changes the ceilings of others only while it is there.
+#[test]
+fn a_stray_priority_is_no_rank_for_good() {
+    let mut flow = FlowControl {
+        gate: GateConfig {
+            usage_limit: UsageLimit::PriorityHoldback {
+                shape: Shape::Linear,
+                domain: CeilingDomain::Rank,
+                min_ceiling: 0.5,
+                max_ceiling: 1.0,
+            },
+            ..own_limit(4)
+        },
+        ..FlowControl::default()
+    };
+    let listed = [10, 0].map(|priority| (priority, BandConfig::default()));
+    flow.admission.bands = listed.to_vec();
+    let mut rig = Rig::new(flow);
+    let of = |id, priority| Request {
+        priority,
+        ..request(id)
+    };
+    rig.at(0, join(1));
+    assert_eq!(started(&rig.at(MS, arrive(of(1, i32::MAX)))), [1]);
+    // Of three ranks the middle one may fill three of four places.
+    let some: Vec<u64> = (2..=5)
+        .flat_map(|id| started(&rig.at(2 * MS, arrive(of(id, 10)))))
+        .collect();
+    assert_eq!(some, [2, 3]);
+    // The stray one is gone, and of two ranks the upper one may fill the pool: also with those that were refused.
+    assert_eq!(started(&rig.at(3 * MS, end(1))), [4, 5]);
+    assert!(started(&rig.at(4 * MS, arrive(of(6, 0)))).is_empty());
 }
 
 /// S07: a restriction that leaves nobody is said at once; a waiting one blocks nobody else.

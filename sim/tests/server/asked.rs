@@ -8,7 +8,7 @@ use wicketgate_sim::engine::{
     EngineConfig, EngineHandle, FailureConfig, KvEventsConfig, KvPublisher, spawn_with, start,
 };
 
-use crate::client::{call, full, post, request};
+use crate::client::{full, post, read, request, send};
 
 fn tokens(value: &Value) -> Vec<u64> {
     let tokens = value.as_array().unwrap();
@@ -23,7 +23,7 @@ fn fail(engine: &EngineHandle, change: impl FnOnce(&mut FailureConfig)) {
 
 async fn get(engine: &EngineHandle, path: &str) -> Value {
     let asked = request("GET", path, &[], full(""));
-    let reply = call(engine.address(), asked).await;
+    let reply = read(send(engine.address(), asked).await).await;
     assert_eq!(reply.status, 200, "{reply:?}");
     reply.json()
 }

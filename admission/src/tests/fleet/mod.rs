@@ -193,6 +193,7 @@ pub(super) fn limits_are_common() {
 /// The rules that one replica keeps by itself.
 pub(super) fn rules_hold() {
     service_counts_once();
+    refunds_count_as_far_as_charges_did();
     limits_are_common();
 }
 
@@ -236,6 +237,41 @@ fn replicas_apart_do_not() {
 #[test]
 fn what_peers_serve_counts_once() {
     service_counts_once();
+}
+
+/// A peer charges a flow far more than it can come to owe, and gives most of it back when the requests end early: the
+/// flow is as far ahead as what it really got there, and no refund makes it richer than `max_debt`.
+fn refunds_count_as_far_as_charges_did() {
+    let config = FleetConfig {
+        members: 2,
+        max_debt: 700,
+        ..FleetConfig::default()
+    };
+    for (services, of_a) in [(&[100_000, 100][..], 9..=10), (&[i64::MIN / 2], 13..=14)] {
+        let mut queues = shared(Fairness::Drr { quantum: 100 });
+        let mut fleet = Fleet::new(config, ME).unwrap();
+        put_both(&mut queues, 40);
+        fleet.hear(0, &said(1), &mut queues);
+        for (number, service) in (2..).zip(services) {
+            let told = Counters {
+                flows: vec![served("a", 1, *service)],
+                lives: 1,
+                ..said(number)
+            };
+            fleet.hear(0, &told, &mut queues);
+        }
+        let order = drained(&mut queues, ms(1));
+        let first = order.iter().take(20).filter(|id| **id % 2 == 1).count();
+        assert!(
+            of_a.contains(&first),
+            "{services:?}: {first} of the first 20"
+        );
+    }
+}
+
+#[test]
+fn refunds_of_peers_count_as_far_as_their_charges_did() {
+    refunds_count_as_far_as_charges_did();
 }
 
 #[test]

@@ -32,6 +32,8 @@ pub(super) struct MRun {
     pub(super) id: u64,
     pub(super) flow: usize,
     pub(super) band: i32,
+    /// What it asked for.
+    pub(super) priority: i32,
     pub(super) charge: u64,
     pub(super) turn: Turn,
 }
@@ -168,7 +170,17 @@ impl Model {
         let mut victims = Vec::new();
         while !fits(left.iter(), &item, &global) {
             // Lowest band first, newest first.
-            let lower = left.iter().filter(|i| i.band < band);
+            // Who holds nothing of what there is too much of stays.
+            let helps = |i: &&MItem| {
+                let over = |of: fn(&Item) -> u64, limit: Option<u64>| {
+                    let used = left.iter().map(|i| of(&i.item)).sum::<u64>() + of(&item);
+                    limit.is_some_and(|limit| used > limit) && of(&i.item) > 0
+                };
+                over(|_| 1, global.max_requests)
+                    || over(|item| item.bytes, global.max_bytes)
+                    || over(|item| item.cost.tokens(), global.max_tokens)
+            };
+            let lower = left.iter().filter(|i| i.band < band).filter(helps);
             let Some(victim) = lower.min_by_key(|i| (i.band, std::cmp::Reverse(i.seq))) else {
                 return Err(full);
             };
@@ -350,9 +362,9 @@ impl Model {
         // Lowest band first, newest dispatch first; runs are in the order of dispatch.
         let mut candidates: Vec<(i32, usize, u64)> = Vec::new();
         for (at, run) in self.runs.iter().enumerate() {
-            let sheddable = run.band < 0 && run.band < pressure.blocked;
+            let sheddable = run.priority < 0 && run.priority < pressure.blocked;
             if sheddable && !self.spared.contains(&run.id) {
-                candidates.push((run.band, usize::MAX - at, run.id));
+                candidates.push((run.priority, usize::MAX - at, run.id));
             }
         }
         candidates.sort_unstable();
@@ -374,6 +386,7 @@ impl Model {
             id: item.item.id,
             flow,
             band,
+            priority: item.item.priority,
             charge,
             turn,
         });
