@@ -170,6 +170,11 @@ impl Measured {
         (!values.is_empty()).then(|| median(values))
     }
 
+    /// The same in every round.
+    fn placements(&self, row: &str) -> Option<u64> {
+        self.rows.get(row)?.first().map(|report| report.placements)
+    }
+
     fn rate(&self, row: &str, what: impl Fn(&Report) -> Option<Rate>) -> [Option<f64>; 2] {
         let per_s = self.middle(row, |report| what(report).map(|rate| rate.per_s));
         let per_cpu_s = self.middle(row, |report| what(report)?.per_cpu_s);
@@ -207,7 +212,7 @@ impl Measured {
             self.rate(row, |report| report.remove),
         );
         let all = json!({
-            "placements": self.middle(row, |report| Some(report.placements as f64)),
+            "placements": self.placements(row),
             "store_blocks_per_s": store,
             "store_blocks_per_cpu_s": store_cpu,
             "remove_blocks_per_s": remove,
@@ -232,7 +237,7 @@ impl Measured {
         let events = self.middle("hot", |report| report.events_per_s);
         let json = json!({
             "endpoints": args.endpoints,
-            "placements": self.middle("distinct", |report| Some(report.placements as f64)),
+            "placements": self.placements("distinct"),
             "threads": 1,
             "chain_blocks": args.chain,
             "event_blocks": args.event,
