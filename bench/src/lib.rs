@@ -13,6 +13,9 @@
 //! binary runs: the real gateway, in a process of its own, so that its CPU time and memory are its own.
 //! [`envoy`] starts a real Envoy with the manifests of this repository. Nothing here listens on anything but the
 //! loopback.
+//!
+//! `index` compares prefix indexes: each in a process of its own, under one workload that the crate
+//! `wicketgate-bench-index` makes, times and checks. Others' are in `bench/peers`, which is no part of the workspace.
 
 mod child;
 mod client;

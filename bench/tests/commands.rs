@@ -28,7 +28,7 @@ fn main() -> ExitCode {
     let filter = std::env::args()
         .skip(1)
         .find(|argument| !argument.starts_with('-'));
-    let tests: [(&str, fn()); 8] = [
+    let tests: [(&str, fn()); 9] = [
         ("admission", admission),
         ("schedule", schedule),
         ("scrape", scrape),
@@ -36,6 +36,7 @@ fn main() -> ExitCode {
         ("extproc_open_loop_of_streams", extproc_open_loop_of_streams),
         ("serve", serve),
         ("load", load),
+        ("index", index),
         ("tokenize", tokenize),
     ];
     for (name, test) in tests {
@@ -128,6 +129,45 @@ fn tokenize() {
         "/prompt_tokens",
     ];
     has_numbers(&value, &keys);
+}
+
+fn index() {
+    let line = "bench index --placements 20000 --large 40000 --lookups 200 --rounds 2 --json";
+    let (code, value, output) = measured(line);
+    assert_eq!(code, 0, "{output:?}");
+    // Whole chains of 1024.
+    assert_eq!(value["placements"], 19 * 1024);
+    assert_eq!(value["threads"], 1);
+    assert_eq!(value["answers"]["wrong"], 0);
+    assert!(value.get("peers").is_none());
+    has_numbers(
+        &value,
+        &[
+            "/endpoints",
+            "/store_blocks_per_s",
+            "/remove_blocks_per_s",
+            "/message_blocks_per_s",
+            "/lookup_us/hit_1k/p50",
+            "/lookup_us/hit_1k/p99",
+            "/lookup_us/hit_1k_under_events/p99",
+            "/lookup_us/ragged_8k/p50",
+            "/lookup_us/ragged_8k/p99",
+            "/lookup_us/miss/p50",
+            "/prompt_us/1k/p50",
+            "/events_per_s",
+            "/rows/distinct_large/store_blocks_per_s",
+            "/rows/shared/hit_us/p50",
+            "/rows/decode/remove_blocks_per_s",
+            "/rows/hot/hit_us/p50",
+        ],
+    );
+    if cfg!(all(target_os = "linux", target_env = "gnu")) {
+        has_numbers(&value, &["/bytes_per_placement"]);
+    }
+    let (code, _, output) = measured("bench index --peers --json");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(code, 2, "{output:?}");
+    assert!(said.contains("make bench"), "{said}");
 }
 
 fn scrape() {

@@ -2,6 +2,7 @@
 
 mod admission;
 mod extproc;
+mod index;
 mod load;
 mod schedule;
 mod scrape;
@@ -38,6 +39,8 @@ pub enum BenchCommand {
     Extproc(extproc::ExtprocArgs),
     /// The HTTP gateway beside no gateway at all
     Serve(serve::ServeArgs),
+    /// The prefix index alone: what events and lookups cost, and how large it is
+    Index(index::IndexArgs),
     /// Prompts to tokens in process: a new conversation, and its next turn
     Tokenize(tokenize::TokenizeArgs),
     /// A part of a benchmark, in a process of its own
@@ -46,6 +49,9 @@ pub enum BenchCommand {
         /// What it is, as JSON
         role: String,
     },
+    /// Our side of the index benchmark, in a process of its own
+    #[command(hide = true)]
+    IndexChild,
 }
 
 /// How a result is told.
@@ -60,12 +66,18 @@ pub(crate) struct Output {
 pub fn bench(command: BenchCommand) -> ExitCode {
     match command {
         BenchCommand::Child { role } => child::run(&role),
+        BenchCommand::IndexChild => index::serve(),
         BenchCommand::Load(args) => load::run(&args),
         BenchCommand::Admission(args) => tell(args.output, admission::run(&args)),
         BenchCommand::Schedule(args) => tell(args.output, schedule::run(&args)),
         BenchCommand::Scrape(args) => tell(args.output, block_on(scrape::run(&args))),
         BenchCommand::Extproc(args) => tell(args.output, block_on(extproc::run(&args))),
         BenchCommand::Serve(args) => tell(args.output, block_on(serve::run(&args))),
+        BenchCommand::Index(args) => match index::run(&args) {
+            Ok(outcome) => outcome.tell(args.output.json),
+            Err(index::Refused::Usage(what)) => usage(what),
+            Err(index::Refused::Failed(error)) => tell(args.output, Err(error)),
+        },
         BenchCommand::Tokenize(args) => tell(args.output, tokenize::run(&args)),
     }
 }
@@ -152,6 +164,7 @@ mod tests {
             "bench extproc --prompt-bytes 2048 --concurrency 16",
             "bench extproc --prompt-bytes 32k --rate 500 --json",
             "bench serve --body 2k,32k,128k --json",
+            "bench index --peers --json",
             "bench tokenize --tokenizer .venv/tokenizers/llama3_1 --tokens 100000 --json",
             "bench load --target http://127.0.0.1:8080 --rate 10,20 --seconds 5 --json",
         ] {

@@ -32,6 +32,10 @@ impl Writer {
         self.raw(&[0xd3]).raw(&value.to_be_bytes())
     }
 
+    fn array_of_nothing(self, _: u8) -> Writer {
+        self.array(0)
+    }
+
     fn nil(self) -> Writer {
         self.raw(&[0xc0])
     }
@@ -356,6 +360,22 @@ fn payloads_that_are_none_are_refused() {
     assert_eq!(refused, Err(BatchError::TooLong(whole.len())));
     let nested = Writer(vec![0x91; 60]);
     assert_eq!(read(&batch(&[nested])), Err(BatchError::Broken));
+}
+
+#[test]
+fn extras_are_bounded_over_all_events() {
+    let extra = |count| {
+        let start = stored_start(8).nil().nil().nil().array(1).array(count);
+        (0..count).fold(start, Writer::array_of_nothing)
+    };
+    let payload = batch(&[extra(2), extra(1), extra(1), stored_start(4)]);
+    let limits = Limits {
+        extras: 3,
+        ..Limits::default()
+    };
+    let decoded = decode_batch(&payload, Dialect::Vllm, limits).unwrap();
+    assert_eq!((decoded.events.len(), decoded.malformed), (3, 1));
+    assert_eq!(decode(&[extra(2), extra(1), extra(1)]).events.len(), 3);
 }
 
 #[test]

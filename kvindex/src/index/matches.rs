@@ -74,6 +74,7 @@ pub struct Matches {
 #[derive(Clone, Copy, Debug, Default)]
 struct Tally {
     slot: u32,
+    endpoint: EndpointId,
     groups: u32,
     seen: u32,
     /// The least over the groups of layers.
@@ -166,6 +167,7 @@ impl Matches {
     /// Sums up the lanes that the walk touched, for engine blocks of `stride` of ours.
     #[inline]
     pub(super) fn settle(&mut self, members: &Members, stride: u32) {
+        self.found.reserve(self.touched.len());
         for lane in self.touched.drain(..) {
             let Some(known) = self.lanes.get_mut(usize::from(lane)) else {
                 continue;
@@ -174,6 +176,13 @@ impl Matches {
             let Some(owner) = members.owner(lane) else {
                 continue;
             };
+            if owner.alone {
+                self.found.push(Match {
+                    endpoint: owner.endpoint,
+                    blocks,
+                });
+                continue;
+            }
             let (slot, Owner { predicted, .. }) = (owner.slot as usize, owner);
             if self.positions.len() <= slot {
                 self.positions.resize(slot + 1, 0);
@@ -184,6 +193,7 @@ impl Matches {
             if *position == 0 {
                 self.tallies.push(Tally {
                     slot: owner.slot,
+                    endpoint: owner.endpoint,
                     groups: owner.groups,
                     ..Tally::default()
                 });
@@ -206,7 +216,7 @@ impl Matches {
 
     /// Turns sums into the answer.
     #[inline]
-    pub(super) fn finish(&mut self, members: &Members) {
+    pub(super) fn finish(&mut self) {
         for tally in self.tallies.drain(..) {
             if let Some(position) = self.positions.get_mut(tally.slot as usize) {
                 *position = 0;
@@ -218,10 +228,11 @@ impl Matches {
                 [0; 4]
             };
             most(&mut blocks, tally.predicted);
-            if blocks[3] > 0
-                && let Some(endpoint) = members.endpoint(tally.slot)
-            {
-                self.found.push(Match { endpoint, blocks });
+            if blocks[3] > 0 {
+                self.found.push(Match {
+                    endpoint: tally.endpoint,
+                    blocks,
+                });
             }
         }
     }

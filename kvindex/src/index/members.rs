@@ -17,9 +17,13 @@ use super::{EndpointId, member::Member, mixer::Mixer, store::Chunked};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Owner {
     pub(crate) slot: u32,
+    pub(crate) endpoint: EndpointId,
     /// Lanes of groups that the endpoint has.
     pub(crate) groups: u32,
+    /// Whether this lane is that of predictions.
     pub(crate) predicted: bool,
+    /// Whether this lane is all that the endpoint has.
+    pub(crate) alone: bool,
 }
 
 /// What readers know of an endpoint.
@@ -27,11 +31,22 @@ pub(crate) struct Owner {
 struct Seat {
     incarnation: AtomicU64,
     rank: AtomicU32,
-    groups: AtomicU32,
+    /// Its lanes: those of groups in the low half, those of predictions in the high one.
+    lanes: AtomicU32,
 }
 
 const PREDICTED: u32 = 1 << 31;
+/// In a seat's count of lanes.
+const ONE_OF_GROUP: u32 = 1;
+const ONE_PREDICTED: u32 = 1 << 16;
 const FREE: u32 = u32::MAX;
+
+fn counted(predicted: bool) -> u32 {
+    match predicted {
+        true => ONE_PREDICTED,
+        false => ONE_OF_GROUP,
+    }
+}
 
 /// Numbers are given out in turn, so that one comes back as late as possible.
 #[derive(Debug, Default)]
@@ -107,7 +122,7 @@ impl Members {
         self.changes.fetch_add(1, Ordering::SeqCst);
         seat.incarnation.store(id.incarnation, Ordering::SeqCst);
         seat.rank.store(id.rank, Ordering::SeqCst);
-        seat.groups.store(0, Ordering::SeqCst);
+        seat.lanes.store(0, Ordering::SeqCst);
         by_id.insert(id, Arc::new(make(slot)));
         true
     }
@@ -131,8 +146,8 @@ impl Members {
             slot | if predicted { PREDICTED } else { 0 },
             Ordering::SeqCst,
         );
-        if !predicted && let Some(seat) = self.seats.get(slot) {
-            seat.groups.fetch_add(1, Ordering::SeqCst);
+        if let Some(seat) = self.seats.get(slot) {
+            seat.lanes.fetch_add(counted(predicted), Ordering::SeqCst);
         }
         Some(lane)
     }
@@ -143,10 +158,11 @@ impl Members {
             return;
         };
         let owned = owner.swap(FREE, Ordering::SeqCst);
-        if owned & PREDICTED == 0
-            && let Some(seat) = self.seats.get(owned)
+        if owned != FREE
+            && let Some(seat) = self.seats.get(owned & !PREDICTED)
         {
-            seat.groups.fetch_sub(1, Ordering::SeqCst);
+            let one = counted(owned & PREDICTED != 0);
+            seat.lanes.fetch_sub(one, Ordering::SeqCst);
         }
         self.desk.lock().lanes.idle.push_back(u32::from(lane) - 1);
     }
@@ -158,21 +174,17 @@ impl Members {
             return None;
         }
         let slot = owned & !PREDICTED;
-        let groups = self.seats.get(slot)?.groups.load(Ordering::Acquire);
+        let seat = self.seats.get(slot)?;
+        let lanes = seat.lanes.load(Ordering::Acquire);
         Some(Owner {
             slot,
-            groups,
+            endpoint: EndpointId {
+                incarnation: seat.incarnation.load(Ordering::Acquire),
+                rank: seat.rank.load(Ordering::Acquire),
+            },
+            groups: lanes & (ONE_PREDICTED - 1),
             predicted: owned & PREDICTED != 0,
-        })
-    }
-
-    #[inline]
-    pub(crate) fn endpoint(&self, slot: u32) -> Option<EndpointId> {
-        let seat = self.seats.get(slot)?;
-        let incarnation = seat.incarnation.load(Ordering::Acquire);
-        Some(EndpointId {
-            incarnation,
-            rank: seat.rank.load(Ordering::Acquire),
+            alone: lanes == ONE_OF_GROUP,
         })
     }
 

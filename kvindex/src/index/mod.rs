@@ -171,7 +171,7 @@ impl Index {
             }
             out.settle(&self.members, stride);
         }
-        out.finish(&self.members);
+        out.finish();
     }
 
     /// Sizes of the whole.

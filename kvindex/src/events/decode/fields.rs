@@ -1,6 +1,6 @@
 //! The fields of events.
 
-use super::{Left, RESERVED, Read, Tag};
+use super::{Left, RESERVED, Read, Room, Tag};
 use crate::events::{
     BlockExtras, EngineHash, Event, Extra, GroupKind, Removed, Stored, Tier,
     msgpack::{Cursor, Head},
@@ -83,7 +83,12 @@ pub(super) struct Fields {
 }
 
 impl Fields {
-    pub(super) fn read(&mut self, field: Field, at: &mut Cursor<'_>, depth: usize) -> Read<()> {
+    pub(super) fn read(
+        &mut self,
+        field: Field,
+        at: &mut Cursor<'_>,
+        (depth, room): Room<'_>,
+    ) -> Read<()> {
         let stored = &mut self.stored;
         match field {
             Field::Hashes => {
@@ -102,7 +107,7 @@ impl Fields {
             Field::Medium => {
                 stored.tier = Tier::of_medium(&text(at.head()?)?.unwrap_or_default());
             }
-            Field::Extras => stored.extras = extras(at, depth)?,
+            Field::Extras => stored.extras = extras(at, (depth, room))?,
             Field::Group => stored.group = unsigned(at.head()?)?.unwrap_or(0),
             Field::Kind => stored.kind = kind(at.head()?)?,
             Field::Ignored => at.skip(depth)?,
@@ -216,7 +221,7 @@ fn kind(head: Head<'_>) -> Read<GroupKind> {
     })
 }
 
-fn extras(at: &mut Cursor<'_>, depth: usize) -> Read<Vec<BlockExtras>> {
+fn extras(at: &mut Cursor<'_>, (depth, room): Room<'_>) -> Read<Vec<BlockExtras>> {
     let blocks = match at.head()? {
         Head::Array(blocks) => blocks,
         Head::Nil => return Ok(Vec::new()),
@@ -230,7 +235,11 @@ fn extras(at: &mut Cursor<'_>, depth: usize) -> Read<Vec<BlockExtras>> {
             Head::Array(count) => count,
             _ => return Err(Left::Malformed),
         };
-        let extras: Vec<Extra> = (0..count).map(|_| extra(at, depth)).collect::<Read<_>>()?;
+        *room = room.checked_sub(count).ok_or(Left::Malformed)?;
+        let mut extras = Vec::with_capacity(count.min(RESERVED));
+        for _ in 0..count {
+            extras.push(extra(at, depth)?);
+        }
         if !extras.is_empty() {
             out.push(BlockExtras { block, extras });
         }

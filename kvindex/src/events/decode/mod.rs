@@ -28,6 +28,9 @@ pub struct Limits {
     pub bytes: usize,
     /// Deepest nesting of arrays and maps.
     pub depth: usize,
+    /// Extras of blocks, over all events: a single byte of a payload can be one, and takes fifty here. An event with more
+    /// is left out.
+    pub extras: usize,
 }
 
 impl Default for Limits {
@@ -35,6 +38,7 @@ impl Default for Limits {
         Limits {
             bytes: 32 << 20,
             depth: 16,
+            extras: 1 << 18,
         }
     }
 }
@@ -107,9 +111,10 @@ pub fn decode_batch(payload: &[u8], dialect: Dialect, limits: Limits) -> Result<
         return Err(BatchError::Shape);
     };
     let depth = limits.depth.saturating_sub(2);
+    let mut extras = limits.extras;
     for _ in 0..events {
         let start = at;
-        match event(&mut at, dialect, depth, &mut batch) {
+        match event(&mut at, dialect, (depth, &mut extras), &mut batch) {
             Ok(()) => {}
             Err(Left::Broken) => return Err(BatchError::Broken),
             Err(Left::Malformed) => {
@@ -146,11 +151,19 @@ fn tag(name: &[u8]) -> Option<Tag> {
     }
 }
 
-fn event(at: &mut Cursor<'_>, dialect: Dialect, depth: usize, batch: &mut Batch) -> Read<()> {
+/// Nesting that is left, and extras.
+type Room<'a> = (usize, &'a mut usize);
+
+fn event(
+    at: &mut Cursor<'_>,
+    dialect: Dialect,
+    (depth, extras): Room<'_>,
+    batch: &mut Batch,
+) -> Read<()> {
     let depth = depth.checked_sub(1).ok_or(Left::Broken)?;
     match at.head()? {
-        Head::Array(count) => array_event(at, count, dialect, depth, batch),
-        Head::Map(count) => map_event(at, count, depth, batch),
+        Head::Array(count) => array_event(at, count, dialect, (depth, extras), batch),
+        Head::Map(count) => map_event(at, count, (depth, extras), batch),
         _ => Err(Left::Malformed),
     }
 }
@@ -159,7 +172,7 @@ fn array_event(
     at: &mut Cursor<'_>,
     count: usize,
     dialect: Dialect,
-    depth: usize,
+    (depth, extras): Room<'_>,
     batch: &mut Batch,
 ) -> Read<()> {
     if count == 0 {
@@ -181,7 +194,7 @@ fn array_event(
     let mut fields = Fields::default();
     for position in 0..count - 1 {
         match order.get(position) {
-            Some(field) => fields.read(*field, at, depth)?,
+            Some(field) => fields.read(*field, at, (depth, &mut *extras))?,
             None => {
                 batch.unknown_fields = batch.unknown_fields.saturating_add(1);
                 at.skip(depth)?;
@@ -192,7 +205,12 @@ fn array_event(
     Ok(())
 }
 
-fn map_event(at: &mut Cursor<'_>, count: usize, depth: usize, batch: &mut Batch) -> Read<()> {
+fn map_event(
+    at: &mut Cursor<'_>,
+    count: usize,
+    (depth, extras): Room<'_>,
+    batch: &mut Batch,
+) -> Read<()> {
     let start = *at;
     let mut kind = None;
     // The tag comes first in every engine; it may come anywhere in a map.
@@ -219,7 +237,7 @@ fn map_event(at: &mut Cursor<'_>, count: usize, depth: usize, batch: &mut Batch)
             _ => None,
         };
         match (known, field) {
-            (Some(_), Some(field)) => fields.read(field, at, depth)?,
+            (Some(_), Some(field)) => fields.read(field, at, (depth, &mut *extras))?,
             (_, field) => {
                 unknown = unknown.saturating_add(u32::from(field.is_none()));
                 skip_rest(key, at, depth)?;

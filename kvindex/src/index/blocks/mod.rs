@@ -68,6 +68,13 @@ struct Entry {
 
 /// Entries that are allocated together: a page.
 const CHUNK: usize = 256;
+
+#[derive(Clone, Debug)]
+struct Chunk {
+    entries: Vec<Entry>,
+    /// Entries in use.
+    used: u32,
+}
 const NONE: u32 = u32::MAX;
 
 /// One engine's blocks on one tier.
@@ -75,7 +82,7 @@ const NONE: u32 = u32::MAX;
 pub(crate) struct Blocks {
     seed: u64,
     table: Table,
-    chunks: Vec<Box<[Entry]>>,
+    chunks: Vec<Chunk>,
     /// Positions that were ever in use.
     reached: u32,
     /// First position of the list of those that are not in use any more.
@@ -102,7 +109,7 @@ impl Blocks {
 
     pub(crate) fn bytes(&self) -> usize {
         let chunks = self.chunks.len() * CHUNK * size_of::<Entry>();
-        self.table.bytes() + chunks + self.chunks.capacity() * size_of::<Box<[Entry]>>()
+        self.table.bytes() + chunks + self.chunks.capacity() * size_of::<Chunk>()
     }
 
     /// Spreads hashes over the table: engines' hashes are even, small numbers and chosen ones are not.
@@ -112,18 +119,21 @@ impl Blocks {
         (bits ^ (bits >> 32)).wrapping_mul(0x9e37_79b9_7f4a_7c15)
     }
 
+    fn spread_of(seed: u64, chunks: &[Chunk], position: u32) -> u64 {
+        let entry = Blocks::entry(chunks, position);
+        Blocks::spread(seed, entry.map_or(0, |entry| entry.hash))
+    }
+
     #[inline]
-    fn entry(chunks: &[Box<[Entry]>], position: u32) -> Option<&Entry> {
-        chunks
-            .get(position as usize / CHUNK)?
-            .get(position as usize % CHUNK)
+    fn entry(chunks: &[Chunk], position: u32) -> Option<&Entry> {
+        let chunk = chunks.get(position as usize / CHUNK)?;
+        chunk.entries.get(position as usize % CHUNK)
     }
 
     #[inline]
     fn entry_mut(&mut self, position: u32) -> Option<&mut Entry> {
-        self.chunks
-            .get_mut(position as usize / CHUNK)?
-            .get_mut(position as usize % CHUNK)
+        let chunk = self.chunks.get_mut(position as usize / CHUNK)?;
+        chunk.entries.get_mut(position as usize % CHUNK)
     }
 
     #[inline]
@@ -135,19 +145,33 @@ impl Blocks {
     /// Makes room for more names in one step.
     #[inline]
     pub(crate) fn reserve(&mut self, more: usize) {
-        while self.table.full_with(more) {
-            self.grow();
+        if self.table.full_with(more) {
+            let (seed, chunks) = (self.seed, &self.chunks);
+            self.table
+                .grow(more, |position| Blocks::spread_of(seed, chunks, position));
         }
     }
 
-    /// Reads where the positions of all `hashes` are, so that the memory is on its way for all of them at once: they are
-    /// spread at random, and one after the other each would wait for its own.
+    /// Reads where the positions of at most [`FETCH`] hashes are, so that the memory is on its way for all of them at
+    /// once: they are spread at random, and one after the other each would wait for its own.
     #[inline]
     pub(crate) fn fetch(&self, hashes: &[EngineHash]) {
-        let touched = hashes
-            .iter()
-            .map(|hash| self.table.touch(Blocks::spread(self.seed, hash.0)));
-        std::hint::black_box(touched.fold(0, |sum, value| sum ^ value));
+        // Apart from the reading, of which a processor has the more under way the less there is between.
+        let mut starts = [0; FETCH];
+        for (start, hash) in starts.iter_mut().zip(hashes) {
+            *start = self.table.start_of(Blocks::spread(self.seed, hash.0));
+        }
+        std::hint::black_box(
+            self.table
+                .touch(starts.get(..hashes.len()).unwrap_or(&starts)),
+        );
+    }
+
+    /// Reads all lines that `hashes` take, so that the memory is on its way for all of them at once.
+    #[inline]
+    pub(crate) fn fetch_lines(hashes: &[EngineHash]) {
+        let lines = hashes.iter().step_by(8);
+        std::hint::black_box(lines.fold(0, |sum, hash| sum ^ hash.0));
     }
 
     #[inline]
@@ -215,30 +239,23 @@ impl Blocks {
     fn write(&mut self, position: u32, new: Entry) {
         if position == self.reached {
             self.reached += 1;
-            if position as usize / CHUNK == self.chunks.len() {
-                self.chunks.push(vec![Entry::default(); CHUNK].into());
+            if (position as usize).is_multiple_of(CHUNK) {
+                self.chunks.push(Chunk {
+                    entries: Vec::with_capacity(CHUNK),
+                    used: 0,
+                });
             }
-        } else if let Some(entry) = Blocks::entry(&self.chunks, position) {
-            self.idle = entry.hash as u32;
+            if let Some(chunk) = self.chunks.last_mut() {
+                chunk.entries.push(new);
+                chunk.used += 1;
+            }
+        } else if let Some(chunk) = self.chunks.get_mut(position as usize / CHUNK)
+            && let Some(entry) = chunk.entries.get_mut(position as usize % CHUNK)
+        {
+            let next = std::mem::replace(entry, new);
+            chunk.used += 1;
+            self.idle = next.hash as u32;
         }
-        if let Some(entry) = self.entry_mut(position) {
-            *entry = new;
-        }
-    }
-
-    #[cold]
-    fn grow(&mut self) {
-        let (seed, chunks) = (self.seed, &self.chunks);
-        let spread = |position| {
-            Blocks::spread(
-                seed,
-                Blocks::entry(chunks, position).map_or(0, |entry| entry.hash),
-            )
-        };
-        let used = (0..self.reached).filter(|position| {
-            Blocks::entry(chunks, *position).is_some_and(|entry| entry.value != 0)
-        });
-        self.table.grow(used, spread);
     }
 
     /// Forgets one copy.
@@ -264,18 +281,17 @@ impl Blocks {
 
     fn delete(&mut self, at: usize, position: u32) {
         let (seed, chunks) = (self.seed, &self.chunks);
-        self.table.delete(at, |position| {
-            Blocks::spread(
-                seed,
-                Blocks::entry(chunks, position).map_or(0, |entry| entry.hash),
-            )
-        });
+        self.table
+            .delete(at, |position| Blocks::spread_of(seed, chunks, position));
         let next = u64::from(self.idle);
-        if let Some(entry) = self.entry_mut(position) {
+        if let Some(chunk) = self.chunks.get_mut(position as usize / CHUNK)
+            && let Some(entry) = chunk.entries.get_mut(position as usize % CHUNK)
+        {
             *entry = Entry {
                 hash: next,
                 value: 0,
             };
+            chunk.used -= 1;
             self.idle = position;
         }
     }
@@ -283,8 +299,13 @@ impl Blocks {
     /// Writes the entries anew, without those that are not in use.
     fn compact(&mut self) {
         let old = std::mem::replace(self, Blocks::new(self.seed));
-        for (hash, home, copies) in old.iter() {
-            self.add_copies(hash, home, copies);
+        let chunks = old.chunks.iter().filter(|chunk| chunk.used > 0);
+        self.reserve(chunks.clone().map(|chunk| chunk.used as usize).sum());
+        let entries = chunks.flat_map(|chunk| &chunk.entries);
+        for entry in entries.filter(|entry| entry.value != 0) {
+            self.table
+                .add(Blocks::spread(self.seed, entry.hash), self.reached);
+            self.write(self.reached, *entry);
         }
     }
 
@@ -295,7 +316,7 @@ impl Blocks {
 
     /// Every block with its number of copies, in an order that depends on nothing but what was done.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (EngineHash, Home, u32)> {
-        let entries = self.chunks.iter().flat_map(|chunk| chunk.iter());
+        let entries = self.chunks.iter().flat_map(|chunk| &chunk.entries);
         entries.filter(|entry| entry.value != 0).map(|entry| {
             (
                 EngineHash(entry.hash),
@@ -307,9 +328,12 @@ impl Blocks {
 
     /// Forgets the blocks for which `keep` is false, and gives room back.
     pub(crate) fn retain(&mut self, mut keep: impl FnMut(EngineHash, Home) -> bool) {
-        for entry in self.chunks.iter_mut().flat_map(|chunk| chunk.iter_mut()) {
-            if entry.value != 0 && !keep(EngineHash(entry.hash), Home::unpack(entry.value)) {
-                entry.value = 0;
+        for chunk in &mut self.chunks {
+            for entry in chunk.entries.iter_mut().filter(|entry| entry.value != 0) {
+                if !keep(EngineHash(entry.hash), Home::unpack(entry.value)) {
+                    entry.value = 0;
+                    chunk.used -= 1;
+                }
             }
         }
         // The table still points to what was forgotten.
@@ -406,7 +430,7 @@ mod tests {
         for count in 1..100_000usize {
             blocks.add(EngineHash(random.u64(..)), home(0));
             if count > 2000 {
-                assert!(blocks.bytes() <= count * 30, "{count}: {}", blocks.bytes());
+                assert!(blocks.bytes() <= count * 36, "{count}: {}", blocks.bytes());
             }
         }
     }

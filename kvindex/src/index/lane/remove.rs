@@ -3,7 +3,7 @@
 use super::{Applied, Ground, Lane};
 use crate::{
     events::{EngineHash, Tier},
-    index::blocks::{Dropped, FETCH, Home},
+    index::blocks::{Blocks, Dropped, FETCH, Home},
 };
 
 impl Lane {
@@ -25,6 +25,7 @@ impl Lane {
             }
             return;
         }
+        Blocks::fetch_lines(hashes);
         let mut pending = None;
         for hashes in hashes.chunks(FETCH) {
             if let Some(blocks) = self.tiers.get(tier.index()) {

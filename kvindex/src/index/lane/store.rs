@@ -4,7 +4,7 @@ use super::{Ground, Lane, STAMP_BLOCKS, tweak};
 use crate::{
     events::{EngineHash, Stored, Tier},
     index::{
-        blocks::{Added, FETCH, Home},
+        blocks::{Added, Blocks, FETCH, Home},
         content,
         holdings::Holdings,
         lane::Applied,
@@ -25,6 +25,7 @@ impl Lane {
         if self.parts.is_some() {
             return self.store_parts(ground, stored, applied);
         }
+        self.fetch(&stored.hashes, stored.tier);
         let mut first = 0;
         let mut before = match stored.parent {
             None => Some((None, content::root(ground.space, ground.model, stored))),
@@ -53,6 +54,15 @@ impl Lane {
         self.place(ground, spot, hashes, stored.tier, applied);
         if !self.orphans.is_empty() {
             self.join(ground, &stored.hashes, applied);
+        }
+    }
+
+    /// Has the memory that the first of `hashes` need on its way while their parent is looked for and their keys are
+    /// made.
+    fn fetch(&self, hashes: &[EngineHash], tier: Tier) {
+        Blocks::fetch_lines(hashes);
+        if let Some(blocks) = self.tiers.get(tier.index()) {
+            blocks.fetch(hashes.get(..FETCH).unwrap_or(hashes));
         }
     }
 
@@ -107,6 +117,7 @@ impl Lane {
         applied: &mut Applied,
     ) {
         applied.stored += hashes.len() as u64;
+        self.fetch(hashes, tier);
         let spot = match parent.map(|parent| self.home(parent)) {
             None => None,
             Some(Some(home)) => self.spot(home),
@@ -159,9 +170,12 @@ impl Lane {
                 .get(span.from..span.from + span.count)
                 .unwrap_or_default();
             let mut at = span.at as u16;
-            for hashes in hashes.chunks(FETCH) {
+            for (chunk, hashes) in hashes.chunks(FETCH).enumerate() {
                 blocks.reserve(hashes.len());
-                blocks.fetch(hashes);
+                // The first ones are on their way already.
+                if span.from + chunk * FETCH > 0 {
+                    blocks.fetch(hashes);
+                }
                 for hash in hashes {
                     if let Added::Instead(old) = blocks.add(*hash, Home { holding, at }) {
                         moved.push((old, tier));

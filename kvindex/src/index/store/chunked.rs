@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 
 /// Few for the model checker, which follows every one of them.
 const FIRST: usize = if cfg!(feature = "loom") { 2 } else { 64 };
-/// Each chunk doubles what there is: over 2^31 elements in all.
+/// Each chunk is twice the one before it: 2^32 elements in all, without the few that the last one lacks.
 const CHUNKS: usize = 26;
 
 pub(crate) struct Chunked<T> {
@@ -12,17 +12,15 @@ pub(crate) struct Chunked<T> {
 }
 
 /// Chunk and position in it.
+#[inline]
 fn place(index: u32) -> (usize, usize) {
-    let index = index as usize;
-    if index < FIRST {
-        return (0, index);
-    }
-    let chunk = (index / FIRST).ilog2() as usize + 1;
-    (chunk, index - (FIRST << (chunk - 1)))
+    let index = index as usize + FIRST;
+    let chunk = (index / FIRST).ilog2();
+    (chunk as usize, index - (FIRST << chunk))
 }
 
 fn size(chunk: usize) -> usize {
-    FIRST << chunk.saturating_sub(1)
+    FIRST << chunk
 }
 
 impl<T: Default> Chunked<T> {

@@ -113,7 +113,7 @@ impl Locked<'_> {
         if now < before && now < watermark && before >= watermark {
             self.trim();
         } else if now > before && self.cell.uneven == 0 {
-            let mark = self.length() * 3 / 4;
+            let mark = self.length() / 2;
             if mark > watermark {
                 self.cell.watermark = mark as u16;
             }
@@ -139,8 +139,8 @@ impl Locked<'_> {
         let longest = |word: u64| lengths_of(word).into_iter().max().unwrap_or(0);
         let held = usize::from(run.holders().map(longest).max().unwrap_or(0));
         let holders = run.holder_room();
-        self.cell.watermark = (held * 3 / 4) as u16;
-        if held > 0 && held <= length * 3 / 4 {
+        self.cell.watermark = (held / 2) as u16;
+        if held > 0 && held <= length / 2 {
             if held < usize::from(self.cell.rooted) {
                 self.store.end_era(self.id);
                 self.cell.rooted = 0;
