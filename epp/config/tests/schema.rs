@@ -136,7 +136,7 @@ fn documented_defaults_hold() {
         }
     }
     let (config, _) = Config::parse(
-        "pools: [{}]\nkvIndex: {tokenizers: [{model: required, path: required}]}",
+        "pools: [{}]\nkvIndex: {tokenizers: [{model: required, path: none}]}",
         "f",
     )
     .unwrap();

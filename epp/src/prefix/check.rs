@@ -36,7 +36,7 @@ const PAUSE: (Duration, Duration) = (Duration::from_millis(200), Duration::from_
 pub(super) const WAITING: usize = 4;
 /// Longest body that is checked: engines tokenise it once more.
 const LONGEST: usize = 256 << 10;
-/// An engine that did not tell in time is not asked for so long.
+/// An engine that did not tell in time is not asked for so long; one that comes back is probed no more often.
 const REST: Duration = Duration::from_secs(1);
 
 /// How tokens are compared with the engines'.
@@ -179,9 +179,9 @@ impl Prefixes {
         }
     }
 
-    /// True if nobody makes tokens of this model's prompts, as ours are wrong.
+    /// True if our tokens of this model's prompts are not to be used, as they are wrong.
     pub(super) fn is_distrusted(&self, known: &Known) -> bool {
-        matches!(self.way(known), Way::Nobody)
+        !matches!(self.way(known), Way::Own)
     }
 
     /// True if an engine is to be asked for the tokens of a prompt: that takes a while.
@@ -414,6 +414,8 @@ impl Prefixes {
                         pause = (pause * 2).min(PAUSE.1);
                     }
                 }
+                // An engine that comes and goes is not asked all the time.
+                tokio::time::sleep(REST).await;
                 if renewals.changed().await.is_err() {
                     return;
                 }

@@ -25,6 +25,9 @@ const PATIENCE: Duration = Duration::from_secs(3);
 /// First and longest pause before it is asked again.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(5));
 
+/// Shortest time between two occasions to ask it.
+const REST: Duration = Duration::from_secs(1);
+
 /// Labels of an endpoint that go before the configuration's ports.
 const PORT: &str = "kv-events-port";
 const REPLAY_PORT: &str = "kv-replay-port";
@@ -106,10 +109,6 @@ impl FollowError {
             FollowError::Discover(_) | FollowError::Intake(_) => false,
         }
     }
-
-    fn say(&self, endpoint: &str) {
-        tracing::warn!(endpoint, why = %self, "no KV events yet");
-    }
 }
 
 impl Prefixes {
@@ -176,18 +175,29 @@ impl Prefixes {
                         Ok(()) => break,
                         // It will not say anything else before it is started anew.
                         Err(why) if why.is_final() => {
-                            why.say(&spec.name);
+                            prefixes.say(&why, &spec.name);
                             break;
                         }
-                        Err(why) if !std::mem::replace(&mut said, true) => why.say(&spec.name),
+                        Err(why) if !std::mem::replace(&mut said, true) => {
+                            prefixes.say(&why, &spec.name);
+                        }
                         Err(_) => {}
                     }
                     drop(prefixes);
                     tokio::time::sleep(pause).await;
                     pause = (pause * 2).min(PAUSE.1);
                 }
-                if renewals.changed().await.is_err() {
-                    return;
+                // One that comes and goes is not asked all the time.
+                tokio::time::sleep(REST).await;
+                loop {
+                    let changed = tokio::time::timeout(PAUSE.1, renewals.changed()).await;
+                    match changed {
+                        Ok(Ok(())) => break,
+                        Ok(Err(_)) => return,
+                        // It may have changed before anybody looked: where nothing listens it is asked again.
+                        Err(_) if followed.is_some() && !state.is_connected() => break,
+                        Err(_) => {}
+                    }
                 }
             }
         })
@@ -203,6 +213,11 @@ impl Prefixes {
         }
     }
 
+    /// Why nobody listens to a life yet: news where events were asked for.
+    fn say(&self, why: &FollowError, endpoint: &str) {
+        tracing::warn!(endpoint, %why, "no KV events yet");
+    }
+
     /// Begins to listen to a life, if its engine says all that is needed. Where it is listened to already, nothing
     /// changes unless it says something else than before: then all that it said is forgotten.
     async fn follow(
@@ -212,14 +227,14 @@ impl Prefixes {
         configured: Option<&str>,
         followed: &mut Option<Source>,
     ) -> Result<(), FollowError> {
-        let model = match configured {
-            Some(model) => model.to_owned(),
-            None => base_model(&state.line, PATIENCE).await?,
-        };
         let ranks = self.ranks(spec, &state.line).await?;
         if ranks.is_empty() {
             return Err(FollowError::Silent);
         }
+        let model = match configured {
+            Some(model) => model.to_owned(),
+            None => base_model(&state.line, PATIENCE).await?,
+        };
         let numbers: Vec<u32> = ranks.iter().map(|rank| rank.rank).collect();
         let source = Source {
             model,
@@ -240,6 +255,7 @@ impl Prefixes {
             self.intake.remove(spec.id.0);
             state.exact.store(false, Ordering::Release);
             state.lines.store(0, Ordering::Release);
+            state.connected.store(false, Ordering::Release);
         }
         if configured.is_none() || !numbers.contains(&0) {
             self.index.remove(endpoint(spec.id, 0));

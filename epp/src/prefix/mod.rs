@@ -568,6 +568,11 @@ impl State {
             .send_modify(|count| *count = count.wrapping_add(1));
     }
 
+    /// All of its ranks were connected when that was looked at last.
+    fn is_connected(&self) -> bool {
+        self.connected.load(Ordering::Acquire)
+    }
+
     /// Looks at the connections of its ranks: one that broke, or stands anew, may be another engine's.
     fn line_up(&self, ranks: &[SourceStats]) {
         let all = ranks.iter().all(|source| source.connected);

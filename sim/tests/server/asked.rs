@@ -8,7 +8,7 @@ use wicketgate_sim::engine::{
     EngineConfig, EngineHandle, FailureConfig, KvEventsConfig, KvPublisher, spawn_with, start,
 };
 
-use crate::client::{full, post, read, request, send};
+use crate::client::{get, post};
 
 fn tokens(value: &Value) -> Vec<u64> {
     let tokens = value.as_array().unwrap();
@@ -21,9 +21,8 @@ fn fail(engine: &EngineHandle, change: impl FnOnce(&mut FailureConfig)) {
     engine.set_failure(failure).unwrap();
 }
 
-async fn get(engine: &EngineHandle, path: &str) -> Value {
-    let asked = request("GET", path, &[], full(""));
-    let reply = read(send(engine.address(), asked).await).await;
+async fn page(engine: &EngineHandle, path: &str) -> Value {
+    let reply = get(engine.address(), path).await;
     assert_eq!(reply.status, 200, "{reply:?}");
     reply.json()
 }
@@ -68,7 +67,7 @@ async fn pages_of_tokens_agree_and_lie_when_asked_to() {
 #[tokio::test]
 async fn it_says_where_it_publishes() {
     let engine = start(EngineConfig::instant("m")).await.unwrap();
-    let sources = get(&engine, "/kv_event_sources").await;
+    let sources = page(&engine, "/kv_event_sources").await;
     assert_eq!(sources["0"]["enable_kv_cache_events"], false);
     let any = SocketAddr::from(([127, 0, 0, 1], 0));
     let publisher = KvPublisher::start(KvEventsConfig {
@@ -83,7 +82,7 @@ async fn it_says_where_it_publishes() {
         Some(publisher.clone()),
     )
     .unwrap();
-    let sources = get(&engine, "/kv_event_sources").await;
+    let sources = page(&engine, "/kv_event_sources").await;
     let (events, replay) = (publisher.events(), publisher.replay().unwrap());
     let rank = &sources["0"];
     assert_eq!(
@@ -120,7 +119,7 @@ async fn it_sleeps_and_wakes_up() {
         assert!(state("awake"));
         assert_eq!(post(to, path, &json!({})).await.status, 200);
         assert!(state(name) && !state("awake"));
-        assert_eq!(get(&engine, "/is_sleeping").await["is_sleeping"], true);
+        assert_eq!(page(&engine, "/is_sleeping").await["is_sleeping"], true);
         let waiting = tokio::spawn({
             let body = body.clone();
             async move { post(to, "/v1/completions", &body).await.json() }

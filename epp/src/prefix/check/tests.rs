@@ -275,6 +275,16 @@ async fn a_difference_in_live_prompts_changes_who_makes_tokens() {
             OnMismatch::Load => assert_eq!((how, prompted), (How::Mismatched, Prompted::default())),
             OnMismatch::Ignore => assert_eq!((how, prompted), (How::Tokenized, own.clone())),
         }
+        // What an engine does not tell goes by load too.
+        let image = r#"{"model":"m","messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"u"}}]}]}"#;
+        let facts = scan_request(Api::ChatCompletions, image.as_bytes()).unwrap();
+        let content = crate::exchange::content(&facts, Bytes::from(image));
+        assert!(!prefixes.asks(Api::ChatCompletions, "m", &content));
+        let how = prefixes.read(Api::ChatCompletions, "m", &content).0;
+        match on_mismatch {
+            OnMismatch::Engine | OnMismatch::Load => assert_eq!(how, How::Mismatched),
+            OnMismatch::Ignore => assert_eq!(how, How::Unsupported),
+        }
         script.skew(0);
         // The checks go on, whoever makes the tokens.
         let matches = count(&prefixes, Checked::Match);
