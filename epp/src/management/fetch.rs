@@ -101,10 +101,13 @@ where
         .await
         .unwrap_or_default();
     let said: serde_json::Value = serde_json::from_slice(&words).unwrap_or_default();
-    let said = |key: &str| said["error"][key].as_str().unwrap_or_default().to_owned();
-    match said("code").as_str() {
-        "busy" => Err(FetchError::Busy),
-        _ => Err(FetchError::Refused(status, said("message"))),
+    let said = |pointer: &str| said.pointer(pointer).and_then(serde_json::Value::as_str);
+    match said("/error/code") {
+        Some("busy") => Err(FetchError::Busy),
+        _ => {
+            let message = said("/error/message").unwrap_or_default();
+            Err(FetchError::Refused(status, message.to_owned()))
+        }
     }
 }
 

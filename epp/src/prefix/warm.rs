@@ -375,7 +375,7 @@ impl Prefixes {
             id,
             state: Arc::clone(state),
             heard: Heard {
-                snapshot: told.snapshot(),
+                snapshot: Arc::new(told.snapshot()),
                 vouched: stood.filter(|_| told.heard && same),
             },
         })
