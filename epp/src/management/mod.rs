@@ -35,6 +35,8 @@ pub use warm::{WarmPeer, WarmSpec};
 
 /// Where snapshots are.
 const SNAPSHOT: &str = "/v1/index/snapshot";
+/// A word that an answer repeats, so that whoever asks knows that it was made just now and is no copy.
+const ASKED: &str = "x-wicketgate-asked";
 /// Where endpoints are.
 const ENDPOINTS: &str = "/v1/endpoints";
 /// Snapshots that are written at once: each holds the blocks of one endpoint.
@@ -116,7 +118,7 @@ impl Management {
 
     async fn route(&self, request: Request<Incoming>) -> Result<Response<Answer>, Refusal> {
         match (request.uri().path(), request.method()) {
-            (SNAPSHOT, &Method::GET) => self.export(),
+            (SNAPSHOT, &Method::GET) => self.export(request.headers().get(ASKED)),
             (SNAPSHOT, &Method::PUT | &Method::POST) => self.import(request).await,
             (SNAPSHOT, _) => Err(spoken("GET, PUT, POST")),
             (ENDPOINTS, &Method::GET) => Ok(self.endpoints.list()),
