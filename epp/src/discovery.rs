@@ -5,7 +5,7 @@
 //! when [`Directory::set`] is called.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
     sync::{
@@ -75,6 +75,96 @@ pub struct Cached {
     pub models: Arc<[String]>,
 }
 
+/// Most endpoints that are added to a pool by hand.
+const MOST_ADDED: usize = 1024;
+
+/// Why an endpoint is not added.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AddError {
+    /// One of this name or address is there.
+    #[error(
+        "{name} ({address}) is there already; remove it first, or use another name and address"
+    )]
+    Known {
+        /// Its name.
+        name: Arc<str>,
+        /// Its address.
+        address: Arc<str>,
+    },
+    /// There are too many.
+    #[error(
+        "{MOST_ADDED} endpoints were added by hand; write them into the configuration or a watched file"
+    )]
+    TooMany,
+}
+
+/// What is wanted: what the configuration and its file list, with what was changed by hand since.
+#[derive(Debug, Default)]
+struct Roster {
+    listed: Vec<EndpointEntry>,
+    added: Vec<EndpointEntry>,
+    /// Names of listed ones.
+    removed: BTreeSet<Arc<str>>,
+}
+
+impl Roster {
+    /// Each with whether it was added by hand. A listed one goes before an added one of its name or address.
+    fn wanted(&self) -> Vec<(EndpointEntry, bool)> {
+        let listed = self.listed.iter();
+        let listed = listed.filter(|entry| !self.removed.contains(&entry.name));
+        let mut all: Vec<_> = listed.map(|entry| (entry.clone(), false)).collect();
+        for entry in &self.added {
+            if !all.iter().any(|(known, _)| known.clashes(entry)) {
+                all.push((entry.clone(), true));
+            }
+        }
+        all
+    }
+
+    fn set(&mut self, listed: &[EndpointEntry]) {
+        self.listed = listed.to_vec();
+        let is_listed = |name: &Arc<str>| listed.iter().any(|entry| entry.name == *name);
+        self.removed.retain(is_listed);
+    }
+
+    fn add(&mut self, entry: EndpointEntry) -> Result<(), AddError> {
+        let wanted = self.wanted();
+        if let Some((known, _)) = wanted.iter().find(|(known, _)| known.clashes(&entry)) {
+            return Err(AddError::Known {
+                name: Arc::clone(&known.name),
+                address: Arc::clone(&known.address),
+            });
+        }
+        // One that a listed one hid has had its time.
+        self.added.retain(|old| !old.clashes(&entry));
+        if self.added.len() >= MOST_ADDED {
+            return Err(AddError::TooMany);
+        }
+        self.added.push(entry);
+        Ok(())
+    }
+
+    fn remove(&mut self, name: &str) -> bool {
+        let wanted = self.wanted();
+        let Some((entry, added)) = wanted.iter().find(|(entry, _)| *entry.name == *name) else {
+            return false;
+        };
+        match added {
+            true => self.added.retain(|entry| *entry.name != *name),
+            false => {
+                self.removed.insert(Arc::clone(&entry.name));
+            }
+        }
+        true
+    }
+}
+
+impl EndpointEntry {
+    fn clashes(&self, other: &EndpointEntry) -> bool {
+        self.name == other.name || self.address == other.address
+    }
+}
+
 /// The endpoint set of one pool.
 pub struct Directory {
     shell: Arc<PoolShell>,
@@ -82,6 +172,8 @@ pub struct Directory {
     upstreams: Arc<Upstreams>,
     policy: ScrapePolicy,
     cached: Option<Cached>,
+    /// Held while the set is made equal to it, so that two changes do not mix.
+    roster: Mutex<Roster>,
     members: Mutex<BTreeMap<String, Member>>,
 }
 
@@ -100,13 +192,58 @@ impl Directory {
             upstreams,
             policy,
             cached,
+            roster: Mutex::default(),
             members: Mutex::default(),
         })
     }
 
-    /// Makes the set equal to `wanted`. An endpoint whose address changed is a new life; another weight or
+    /// Takes over what the configuration and its file list. What was added or removed by hand stays so, as long as the list
+    /// has what was removed.
+    pub fn set(&self, listed: &[EndpointEntry]) {
+        let mut roster = self.roster.lock();
+        roster.set(listed);
+        self.apply(&roster);
+    }
+
+    /// Adds an endpoint by hand.
+    ///
+    /// # Errors
+    /// When one of its name or address is there, or too many were added.
+    pub fn add(&self, entry: EndpointEntry) -> Result<(), AddError> {
+        let mut roster = self.roster.lock();
+        roster.add(entry)?;
+        self.apply(&roster);
+        Ok(())
+    }
+
+    /// Removes an endpoint by hand: it gets nothing new, and what runs there goes on. False if there is none of this name.
+    pub fn remove(&self, name: &str) -> bool {
+        let mut roster = self.roster.lock();
+        let removed = roster.remove(name);
+        self.apply(&roster);
+        removed
+    }
+
+    /// The endpoints, each with whether it was added by hand.
+    pub fn list(&self) -> Vec<(EndpointEntry, bool)> {
+        self.roster.lock().wanted()
+    }
+
+    /// Ends every life, whoever wanted it.
+    pub fn close(&self) {
+        let mut roster = self.roster.lock();
+        *roster = Roster::default();
+        self.apply(&roster);
+    }
+
+    /// Makes the set equal to what is wanted. An endpoint whose address changed is a new life; another weight or
     /// other labels are a change of the same one.
-    pub fn set(&self, wanted: &[EndpointEntry]) {
+    fn apply(&self, roster: &Roster) {
+        let wanted: Vec<EndpointEntry> = roster
+            .wanted()
+            .into_iter()
+            .map(|(entry, _)| entry)
+            .collect();
         let mut members = self.members.lock();
         let mut delta = Delta::default();
         let keep: BTreeMap<&str, &EndpointEntry> = wanted
@@ -274,4 +411,69 @@ async fn look(
     // Changed under our hands: the next look tells.
     let whole = stamp(path).await? == now;
     Ok((now, whole.then_some(text)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(name: &str, address: &str) -> EndpointEntry {
+        EndpointEntry {
+            name: name.into(),
+            address: address.into(),
+            weight: 1,
+            draining: false,
+            labels: BTreeMap::new(),
+            engine: EngineKind::Vllm,
+        }
+    }
+
+    fn names(roster: &Roster) -> Vec<String> {
+        let wanted = roster.wanted();
+        let named = |(entry, added): &(EndpointEntry, bool)| match added {
+            true => format!("+{}", entry.name),
+            false => entry.name.to_string(),
+        };
+        wanted.iter().map(named).collect()
+    }
+
+    #[test]
+    fn what_is_changed_by_hand_outlives_the_list() {
+        let mut roster = Roster::default();
+        let (a, b) = (entry("a", "10.0.0.1:1"), entry("b", "10.0.0.2:1"));
+        roster.set(&[a.clone(), b.clone()]);
+        assert_eq!(roster.add(entry("c", "10.0.0.3:1")), Ok(()));
+        for clash in [entry("a", "10.0.0.9:1"), entry("d", "10.0.0.3:1")] {
+            assert!(matches!(roster.add(clash), Err(AddError::Known { .. })));
+        }
+        assert!(roster.remove("a") && !roster.remove("a") && !roster.remove("x"));
+        assert_eq!(names(&roster), ["b", "+c"]);
+        // A reload changes none of it, until the list no longer has what was removed.
+        roster.set(&[a.clone(), b.clone()]);
+        assert_eq!(names(&roster), ["b", "+c"]);
+        roster.set(std::slice::from_ref(&b));
+        roster.set(&[a.clone(), b.clone()]);
+        assert_eq!(names(&roster), ["a", "b", "+c"]);
+        // What is removed may be added again, in another place.
+        assert!(roster.remove("b"));
+        assert_eq!(roster.add(entry("b", "10.0.0.7:1")), Ok(()));
+        assert_eq!(names(&roster), ["a", "+c", "+b"]);
+        // The list goes before what was added; when it lets go, that is there again.
+        roster.set(&[a.clone(), entry("c", "10.0.0.8:1")]);
+        assert_eq!(names(&roster), ["a", "c", "+b"]);
+        roster.set(&[a]);
+        assert_eq!(names(&roster), ["a", "+c", "+b"]);
+        assert!(roster.remove("c"));
+        assert_eq!(names(&roster), ["a", "+b"]);
+    }
+
+    #[test]
+    fn endpoints_by_hand_are_bounded() {
+        let mut roster = Roster::default();
+        for number in 0..MOST_ADDED {
+            let name = number.to_string();
+            assert_eq!(roster.add(entry(&name, &name)), Ok(()));
+        }
+        assert_eq!(roster.add(entry("x", "x")), Err(AddError::TooMany));
+    }
 }

@@ -25,7 +25,7 @@ use crate::{
     extproc,
     fleet::{Fleet, FleetError, FleetSettings},
     http::{self, Limits, UpstreamPolicy, Upstreams},
-    management::{self, Management, ManagementSpec, WarmSpec, warm::warm},
+    management::{self, Endpoints, Management, ManagementSpec, WarmSpec, warm::warm},
     metrics::Metrics,
     net::Shutdown,
     pipeline::{Pipeline, Routes, Settings},
@@ -166,7 +166,7 @@ struct RunningPool {
 impl Drop for RunningPool {
     fn drop(&mut self) {
         self.tasks.iter().for_each(JoinHandle::abort);
-        self.directory.set(&[]);
+        self.directory.close();
     }
 }
 
@@ -310,7 +310,13 @@ impl Gateway {
             let (listener, tls) = bind(&managed.listen, &[b"h2", b"http/1.1"]).await?;
             gateway.management = listener.local_addr().ok();
             gateway.watch_tls(tls.clone(), Acceptor::reload);
-            let management = Arc::new(Management::new(pipeline, managed));
+            let pools = gateway.pools.iter();
+            let pools = pools.map(|pool| (Arc::clone(&pool.name), Arc::clone(&pool.directory)));
+            let roster = Endpoints {
+                pools: pools.collect(),
+                read: Arc::clone(&spec.read_endpoints),
+            };
+            let management = Arc::new(Management::new(pipeline, managed, roster));
             gateway.rest.push(tokio::spawn(management::serve(
                 listener,
                 tls,

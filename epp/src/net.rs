@@ -326,6 +326,28 @@ mod tests {
         read.map_err(|error| error.kind())
     }
 
+    #[test]
+    fn the_loopback_is_known_by_its_addresses_and_its_name() {
+        for here in [
+            "127.0.0.1:80",
+            "127.1.2.3:80",
+            "[::1]:80",
+            "localhost:80",
+            "LocalHost:1",
+        ] {
+            assert!(is_loopback(here), "{here}");
+        }
+        for elsewhere in [
+            "10.0.0.1:80",
+            "[fd00::1]:80",
+            "localhost.example:80",
+            "127.0.0.1.example:80",
+        ] {
+            assert!(!is_loopback(elsewhere), "{elsewhere}");
+        }
+        assert_eq!(host_of("[fd00::1]:80"), "fd00::1");
+    }
+
     /// A2: whoever does not say what it speaks is given up; whoever does is left to its protocol's timers.
     #[tokio::test(start_paused = true)]
     async fn the_first_words_have_a_deadline() {

@@ -117,6 +117,8 @@ async fn backends_on_the_command_line_are_enough() {
             &port,
             "--metrics-port",
             &metrics,
+            "--management-port",
+            "0",
         ],
     );
     eventually("a listener", || async {

@@ -8,8 +8,8 @@ use wicketgate_sim::engine::{KvEventsConfig, KvShape};
 use wicketgate_testkit::{
     PATIENCE, TempDir,
     certs::Authority,
-    client::{Answer, call, raw},
-    cluster::{Command, Front},
+    client::{Answer, call, chat_call, raw},
+    cluster::{Command, Front, addresses, endpoint_lines, engines},
     eventually, free_address,
     scripted::{Reply, Scripted},
 };
@@ -323,12 +323,16 @@ async fn an_engine_that_was_restarted_gets_no_stale_credit() {
             let second = Replica::start(&engines, How::warm(&peers)).await;
             second.ready().await;
             assert_eq!(peer.requests(), 1);
-            if replay {
-                assert_eq!(second.engines("other_life").await, 1.0);
-                assert_eq!(second.engines("taken").await, 1.0);
-                let found = second.lookups(&gone).await;
-                assert!(found.iter().all(nobody), "{since}: {found:?}");
+            let taken = match replay {
+                true => [("other_life", 1.0), ("taken", 1.0)],
+                // It does not answer what was asked just now, so its word counts for nothing.
+                false => [("unsure", 2.0), ("taken", 0.0)],
+            };
+            for (result, count) in taken {
+                assert_eq!(second.engines(result).await, count, "{result}");
             }
+            let found = second.lookups(&gone).await;
+            assert!(found.iter().all(nobody), "{since}: {found:?}");
             // As an operator's push it is taken no better.
             let third = Replica::start(&engines, How::plain()).await;
             third.ready().await;
@@ -508,6 +512,121 @@ async fn without_a_token_no_page_of_a_browser_gets_in() {
         );
     }
     drop(front);
+}
+
+/// Endpoints come and go by hand, with the checks of an endpoints file, and stay so over a reload.
+#[tokio::test(flavor = "multi_thread")]
+async fn endpoints_are_managed_at_run_time() {
+    let engines = engines(2).await;
+    let at = addresses(&engines);
+    let management = free_address();
+    let server = format!("  managementPort: {}\n", management.port());
+    let pool = endpoint_lines(&at[..1]);
+    let front = Front::start_with(wicketgate(), Command::Serve, &pool, &server, "", &[]).await;
+    let ask = async |method: &str, path: &str, body: String| {
+        let host = management.to_string();
+        let length = body.len();
+        let request = format!(
+            "{method} {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{body}"
+        );
+        eventually("the management port", || async {
+            tokio::net::TcpStream::connect(management).await.ok()
+        })
+        .await;
+        let answer = raw(management, request.as_bytes(), PATIENCE).await;
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        let body: Value = serde_json::from_str(body).unwrap_or_else(|_| panic!("{answer}"));
+        (head[9..12].to_owned(), body)
+    };
+    let names = async || {
+        let (_, listed) = ask("GET", "/v1/endpoints", String::new()).await;
+        let all = listed["pools"]["main"].as_array().unwrap().iter();
+        all.map(|entry| {
+            (
+                entry["name"].as_str().unwrap().to_owned(),
+                entry["added"] == true,
+            )
+        })
+        .collect::<Vec<_>>()
+    };
+    let first = (at[0].to_string(), false);
+    assert_eq!(names().await, std::slice::from_ref(&first));
+    let second = json!({"name": "second", "address": at[1].to_string(), "labels": {"zone": "b"}});
+    let (status, added) = ask("POST", "/v1/endpoints", second.to_string()).await;
+    assert_eq!(
+        (status.as_str(), &added["labels"]["zone"]),
+        ("201", &json!("b")),
+        "{added}"
+    );
+    assert_eq!(names().await, [first.clone(), ("second".to_owned(), true)]);
+    for (body, status, code, words) in [
+        (second.to_string(), "409", "endpoint_exists", "second"),
+        (
+            json!({"address": "nowhere"}).to_string(),
+            "400",
+            "invalid_body",
+            "port is missing",
+        ),
+        (
+            json!({"adress": "a:1"}).to_string(),
+            "400",
+            "invalid_body",
+            "adress",
+        ),
+        ("[]".to_owned(), "400", "invalid_body", "JSON"),
+        (
+            json!({"pool": "x", "address": "a:1"}).to_string(),
+            "404",
+            "no_such_pool",
+            "main",
+        ),
+        ("x".repeat(65 << 10), "413", "too_large", "bytes"),
+    ] {
+        let (said, answer) = ask("POST", "/v1/endpoints", body).await;
+        let error = &answer["error"];
+        let message = error["message"].as_str().unwrap();
+        assert_eq!(
+            (said.as_str(), &error["code"]),
+            (status, &json!(code)),
+            "{answer}"
+        );
+        assert!(message.contains(words), "{message}");
+    }
+    front.wait_scraped(2).await;
+    // The first one goes: everything goes to the second, over a reload too.
+    let path = format!("/v1/endpoints/{}?pool=main", at[0]);
+    assert_eq!(ask("DELETE", &path, String::new()).await.0, "200");
+    assert_eq!(
+        ask("DELETE", &path, String::new()).await.1["error"]["code"],
+        "no_such_endpoint"
+    );
+    let text = std::fs::read_to_string(&front.config).unwrap();
+    std::fs::write(
+        &front.config,
+        format!("{text}observability: {{accessLog: true}}\n"),
+    )
+    .unwrap();
+    eventually("the reload", || async {
+        let config = call(front.admin, "GET", "/debug/config", &[], "").await;
+        let config = String::from_utf8_lossy(&config.body).into_owned();
+        config.contains("accessLog: true").then_some(())
+    })
+    .await;
+    assert_eq!(names().await, [("second".to_owned(), true)]);
+    let before = engines[1].stats().ok;
+    for _ in 0..4 {
+        assert_eq!(chat_call(front.data, &[]).await.status, 200);
+    }
+    assert_eq!(
+        (engines[1].stats().ok - before, engines[0].stats().ok),
+        (4, 0)
+    );
+    assert_eq!(
+        ask("DELETE", "/v1/endpoints/second", String::new()).await.0,
+        "200"
+    );
+    assert_eq!(names().await, []);
+    front.assert_guards_at_zero().await;
 }
 
 /// Replicas that know each other by their certificates.

@@ -446,6 +446,30 @@ fn faults_without_end_are_counted() {
 
 /// C39: what a reload does not take over is named, and nothing else is.
 #[test]
+fn peers_to_start_from_and_secrets_are_read() {
+    let config = good(
+        "server: {managementTokenFile: /t}\nkvIndex: {seed: \"${env:S}\", events: {mode: discover}, warmFrom: {peers: [\"http://replica-0:9091/\", \"http://[::1]:1\"]}}",
+    );
+    let index = config.kv_index.unwrap();
+    let warm = index.warm_from.unwrap();
+    let peers: Vec<_> = warm
+        .peers
+        .iter()
+        .map(|peer| (&*peer.address, peer.tls))
+        .collect();
+    assert_eq!(peers, [("replica-0:9091", false), ("[::1]:1", false)]);
+    assert_eq!(warm.timeout, Duration::from_secs(10));
+    assert_eq!(index.seed, Some(Secret::Env("S".to_owned())));
+    assert_eq!(config.management.token, Some(Secret::File("/t".into())));
+    let default = good("").management;
+    assert!(default.bind.is_loopback());
+    assert_eq!(
+        (default.port, default.token, default.tls),
+        (9091, None, None)
+    );
+}
+
+#[test]
 fn keys_that_need_a_restart_are_named() {
     let restart = |old: &str, new: &str| good(new).needs_restart(&good(old));
     let nothing: [&str; 0] = [];
@@ -470,6 +494,17 @@ fn keys_that_need_a_restart_are_named() {
             "upstream.bearerToken",
             "telemetry.interval",
             "scheduler.seed"
+        ]
+    );
+    let managed = "server: {managementPort: 1, managementBind: \"::1\", managementToken: \"${env:T}\", managementTls: {certFile: c, keyFile: k}}\nkvIndex: {seedFile: s}";
+    assert_eq!(
+        restart("kvIndex: {}", managed),
+        [
+            "server.managementPort",
+            "server.managementBind",
+            "server.managementToken",
+            "server.managementTls",
+            "kvIndex"
         ]
     );
     let file = |name: &str, address: &str| {

@@ -10,6 +10,8 @@
 //!
 //! Otherwise nothing is taken over, and nothing changes.
 
+use std::sync::Arc;
+
 use tokio::sync::oneshot;
 use wicketgate_kvindex::index::{EndpointSnapshot, SnapshotError};
 
@@ -22,7 +24,7 @@ use super::{
 #[derive(Clone, Debug)]
 pub struct Heard {
     /// What it holds of the engine.
-    pub snapshot: EndpointSnapshot,
+    pub snapshot: Arc<EndpointSnapshot>,
     /// Connections that our source had when the other one was asked, if that one hears the engine on a connection that
     /// stands.
     pub vouched: Option<u64>,
@@ -62,7 +64,7 @@ impl Task {
         }
         let (last, published) = (snapshot.last, snapshot.published);
         if position.cursor.stands_at(last, published) {
-            return self.take_over(position, snapshot);
+            return self.take_over(position, snapshot).await;
         }
         if let Some(address) = &self.replay {
             return self.adopt_repeated(position, snapshot, address).await;
@@ -72,7 +74,7 @@ impl Task {
         if !stood || position.cursor.last().is_some() {
             return Adopted::Unsure;
         }
-        let taken = self.take_over(position, snapshot);
+        let taken = self.take_over(position, snapshot).await;
         if matches!(taken, Adopted::Taken(_)) {
             position.vouched = heard.vouched;
             position.overlap = true;
@@ -84,7 +86,7 @@ impl Task {
     async fn adopt_repeated(
         &self,
         position: &mut Position,
-        snapshot: &EndpointSnapshot,
+        snapshot: &Arc<EndpointSnapshot>,
         address: &str,
     ) -> Adopted {
         self.shared.note(|state| state.catching_up = true);
@@ -107,22 +109,29 @@ impl Task {
     }
 
     /// Puts it into the index and goes on behind it.
-    pub(super) fn take_over(
+    pub(super) async fn take_over(
         &self,
         position: &mut Position,
-        snapshot: &EndpointSnapshot,
+        snapshot: &Arc<EndpointSnapshot>,
     ) -> Adopted {
-        match self.index.replace(self.id, snapshot) {
-            Ok(blocks) => {
+        let (index, id, from) = (Arc::clone(&self.index), self.id, Arc::clone(snapshot));
+        // It takes a while for a large one, and this thread hears other engines too.
+        let replaced = tokio::task::spawn_blocking(move || index.replace(id, &from)).await;
+        match replaced {
+            Ok(Ok(blocks)) => {
                 position.cursor.resume(snapshot.last, snapshot.published);
                 position.vouched = None;
                 Adopted::Taken(blocks)
             }
-            Err(SnapshotError::Unknown) => Adopted::Silent,
-            Err(error) => {
+            Ok(Err(SnapshotError::Unknown)) => Adopted::Silent,
+            failed => {
                 // Everything is forgotten in the index; the next message begins anew.
                 position.cursor.lost();
-                Adopted::Refused(error)
+                self.index.clear(self.id);
+                Adopted::Refused(match failed {
+                    Ok(Err(error)) => error,
+                    _ => SnapshotError::Full,
+                })
             }
         }
     }

@@ -3,6 +3,8 @@
 //! A request is an empty part and a number; each answer is an empty part and a message. A message with the number
 //! [`REPLAY_END`] and no payload ends it.
 
+use std::sync::Arc;
+
 use tokio::{task::coop::consume_budget, time::timeout};
 use wicketgate_kvindex::{events::REPLAY_END, index::EndpointSnapshot};
 use wicketgate_zmtp::{Message, Received, Role};
@@ -45,13 +47,13 @@ impl Ended {
 
 /// A snapshot that is taken over if the replay begins with the message that it ends with.
 pub(super) struct Trial<'a> {
-    snapshot: &'a EndpointSnapshot,
+    snapshot: &'a Arc<EndpointSnapshot>,
     /// What became of it, once the first message has shown whose it is.
     pub(super) taken: Option<Adopted>,
 }
 
 impl<'a> Trial<'a> {
-    pub(super) fn of(snapshot: &'a EndpointSnapshot) -> Trial<'a> {
+    pub(super) fn of(snapshot: &'a Arc<EndpointSnapshot>) -> Trial<'a> {
         Trial {
             snapshot,
             taken: None,
@@ -59,13 +61,13 @@ impl<'a> Trial<'a> {
     }
 
     /// Takes the snapshot over if this is the message that it ends with.
-    fn begins(&mut self, task: &Task, position: &mut Position, read: &Read) -> bool {
+    async fn begins(&mut self, task: &Task, position: &mut Position, read: &Read) -> bool {
         let (last, published) = (self.snapshot.last, self.snapshot.published);
         // A time that is none is never the same.
         if read.sequence != last || read.batch.published != published {
             return false;
         }
-        let taken = task.take_over(position, self.snapshot);
+        let taken = task.take_over(position, self.snapshot).await;
         self.taken = Some(taken);
         // What follows is a replay that this source has asked for.
         position.cursor.connected();
@@ -143,7 +145,7 @@ async fn once(
         }
         if let Some(read) = task.read(message) {
             if let Some(trial) = trial.as_deref_mut().filter(|_| untried) {
-                if !trial.begins(task, position, &read) {
+                if !trial.begins(task, position, &read).await {
                     return Step::End(Ended::OtherLife);
                 }
                 continue;

@@ -15,7 +15,7 @@ use tokio::{
 };
 use tokio_rustls::TlsConnector;
 
-use super::{SNAPSHOT, WarmPeer, WarmSpec};
+use super::{ASKED, SNAPSHOT, WarmPeer, WarmSpec};
 use crate::{net::host_of, tls::peer_config};
 
 /// Longest time to a connection.
@@ -46,8 +46,15 @@ fn broken(error: impl std::fmt::Display) -> FetchError {
     FetchError::Unreached(error.to_string())
 }
 
+/// A snapshot of a peer.
+pub(super) struct Fetched {
+    pub(super) bytes: Bytes,
+    /// It was made after it was asked for: whatever lies between us has not kept it from earlier.
+    pub(super) fresh: bool,
+}
+
 /// The snapshot of a peer. Bounded in time by whoever calls.
-pub(super) async fn fetch(peer: &WarmPeer, spec: &WarmSpec) -> Result<Bytes, FetchError> {
+pub(super) async fn fetch(peer: &WarmPeer, spec: &WarmSpec) -> Result<Fetched, FetchError> {
     let late = || broken(io::Error::from(io::ErrorKind::TimedOut));
     let stream = timeout(CONNECT, TcpStream::connect(&peer.address)).await;
     let stream = stream.map_err(|_| late())?.map_err(broken)?;
@@ -76,7 +83,7 @@ impl Drop for Driver {
     }
 }
 
-async fn ask<S>(stream: S, peer: &WarmPeer, spec: &WarmSpec) -> Result<Bytes, FetchError>
+async fn ask<S>(stream: S, peer: &WarmPeer, spec: &WarmSpec) -> Result<Fetched, FetchError>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -84,7 +91,10 @@ where
     let (mut sender, connection) = shook.map_err(broken)?;
     // The answer says what went wrong.
     let _driver = Driver(tokio::spawn(async { drop(connection.await) }));
-    let mut request = Request::get(SNAPSHOT).header(header::HOST, &peer.address);
+    let word = fastrand::u64(..).to_string();
+    let mut request = Request::get(SNAPSHOT)
+        .header(header::HOST, &peer.address)
+        .header(ASKED, &word);
     if let Some(token) = &spec.token {
         request = request.header(header::AUTHORIZATION, token.header());
     }
@@ -95,16 +105,22 @@ where
         .map_err(broken)?;
     let status = answer.status();
     if status == StatusCode::OK {
-        return read(answer.into_body(), spec.max_bytes).await;
+        let repeated = answer.headers().get(ASKED);
+        let fresh = repeated.is_some_and(|repeated| *repeated == *word);
+        let bytes = read(answer.into_body(), spec.max_bytes).await?;
+        return Ok(Fetched { bytes, fresh });
     }
     let words = read(answer.into_body(), MOST_WORDS)
         .await
         .unwrap_or_default();
     let said: serde_json::Value = serde_json::from_slice(&words).unwrap_or_default();
-    let said = |key: &str| said["error"][key].as_str().unwrap_or_default().to_owned();
-    match said("code").as_str() {
-        "busy" => Err(FetchError::Busy),
-        _ => Err(FetchError::Refused(status, said("message"))),
+    let said = |pointer: &str| said.pointer(pointer).and_then(serde_json::Value::as_str);
+    match said("/error/code") {
+        Some("busy") => Err(FetchError::Busy),
+        _ => {
+            let message = said("/error/message").unwrap_or_default();
+            Err(FetchError::Refused(status, message.to_owned()))
+        }
     }
 }
 

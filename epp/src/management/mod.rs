@@ -3,6 +3,7 @@
 //! ```text
 //!  GET  /v1/index/snapshot   what this replica knows, in pieces; one endpoint's blocks in memory at a time
 //!  PUT  /v1/index/snapshot   takes over what is still true of it, after all of it was checked
+//!  GET, POST /v1/endpoints, DELETE /v1/endpoints/NAME     each pool's endpoints
 //! ```
 //!
 //! It listens on the loopback unless the configuration says otherwise, and then callers show a token or a certificate.
@@ -10,6 +11,7 @@
 
 mod access;
 mod body;
+mod endpoints;
 mod fetch;
 mod snapshot;
 pub(crate) mod warm;
@@ -28,10 +30,15 @@ use crate::{
 };
 
 pub use access::Token;
+pub(crate) use endpoints::Endpoints;
 pub use warm::{WarmPeer, WarmSpec};
 
 /// Where snapshots are.
 const SNAPSHOT: &str = "/v1/index/snapshot";
+/// A word that an answer repeats, so that whoever asks knows that it was made just now and is no copy.
+const ASKED: &str = "x-wicketgate-asked";
+/// Where endpoints are.
+const ENDPOINTS: &str = "/v1/endpoints";
 /// Snapshots that are written at once: each holds the blocks of one endpoint.
 const EXPORTS: usize = 4;
 
@@ -54,6 +61,7 @@ pub(crate) struct Management {
     exports: Arc<Semaphore>,
     /// One snapshot is taken in at a time.
     imports: Semaphore,
+    endpoints: Endpoints,
 }
 
 /// An answer that says what is wrong.
@@ -62,6 +70,8 @@ pub(crate) struct Refusal {
     status: StatusCode,
     code: &'static str,
     message: String,
+    /// What the path does instead.
+    allow: &'static str,
 }
 
 impl Refusal {
@@ -70,18 +80,24 @@ impl Refusal {
             status,
             code,
             message: message.into(),
+            allow: "",
         }
     }
 }
 
 impl Management {
-    pub(crate) fn new(pipeline: Arc<Pipeline>, spec: &ManagementSpec) -> Management {
+    pub(crate) fn new(
+        pipeline: Arc<Pipeline>,
+        spec: &ManagementSpec,
+        endpoints: Endpoints,
+    ) -> Management {
         Management {
             pipeline,
             access: Access::new(spec.token.clone(), spec.listen.tls.as_ref()),
             max_snapshot: spec.max_snapshot,
             exports: Arc::new(Semaphore::new(EXPORTS)),
             imports: Semaphore::new(1),
+            endpoints,
         }
     }
 
@@ -102,18 +118,34 @@ impl Management {
 
     async fn route(&self, request: Request<Incoming>) -> Result<Response<Answer>, Refusal> {
         match (request.uri().path(), request.method()) {
-            (SNAPSHOT, &Method::GET) => self.export(),
+            (SNAPSHOT, &Method::GET) => self.export(request.headers().get(ASKED)),
             (SNAPSHOT, &Method::PUT | &Method::POST) => self.import(request).await,
-            (SNAPSHOT, _) => {
-                let what = "GET, PUT and POST are spoken here";
-                let status = StatusCode::METHOD_NOT_ALLOWED;
-                Err(Refusal::new(status, "method_not_allowed", what))
-            }
-            _ => {
-                let what = format!("there is only {SNAPSHOT}");
-                Err(Refusal::new(StatusCode::NOT_FOUND, "no_such_path", what))
-            }
+            (SNAPSHOT, _) => Err(spoken("GET, PUT, POST")),
+            (ENDPOINTS, &Method::GET) => Ok(self.endpoints.list()),
+            (ENDPOINTS, &Method::POST) => self.endpoints.add(request).await,
+            (ENDPOINTS, _) => Err(spoken("GET, POST")),
+            (path, method) => match path
+                .strip_prefix(ENDPOINTS)
+                .and_then(|path| path.strip_prefix('/'))
+            {
+                Some(name) if *method == Method::DELETE => {
+                    self.endpoints.remove(name, request.uri().query())
+                }
+                Some(_) => Err(spoken("DELETE")),
+                None => {
+                    let what = format!("there are {SNAPSHOT}, {ENDPOINTS} and {ENDPOINTS}/NAME");
+                    Err(Refusal::new(StatusCode::NOT_FOUND, "no_such_path", what))
+                }
+            },
         }
+    }
+}
+
+fn spoken(methods: &'static str) -> Refusal {
+    let what = format!("expected one of {methods} here");
+    Refusal {
+        allow: methods,
+        ..Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", what)
     }
 }
 
@@ -149,7 +181,7 @@ fn refuse(refusal: &Refusal) -> Response<Answer> {
             headers.insert(header::WWW_AUTHENTICATE, scheme);
         }
         StatusCode::METHOD_NOT_ALLOWED => {
-            headers.insert(header::ALLOW, HeaderValue::from_static("GET, PUT, POST"));
+            headers.insert(header::ALLOW, HeaderValue::from_static(refusal.allow));
         }
         StatusCode::SERVICE_UNAVAILABLE => {
             headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));

@@ -14,7 +14,7 @@ use serde_json::json;
 use tokio::{sync::mpsc, time::timeout};
 
 use super::{
-    Management, Refusal, answer,
+    ASKED, Management, Refusal, answer,
     body::{Answer, Piece},
 };
 use crate::prefix::Transfer;
@@ -27,8 +27,8 @@ const TOTAL: Duration = Duration::from_secs(300);
 const PAUSE: Duration = Duration::from_secs(30);
 
 impl Management {
-    /// What this replica knows.
-    pub(super) fn export(&self) -> Result<Response<Answer>, Refusal> {
+    /// What this replica knows. `asked` is repeated in the answer.
+    pub(super) fn export(&self, asked: Option<&HeaderValue>) -> Result<Response<Answer>, Refusal> {
         let prefixes = Arc::clone(self.prefixes()?);
         if prefixes.is_held() {
             let what = "this replica has just started and asks its own peers; ask another one";
@@ -58,6 +58,9 @@ impl Management {
         let mut response = Response::new(Answer::Pieces(pieces));
         let kind = HeaderValue::from_static("application/octet-stream");
         response.headers_mut().insert(header::CONTENT_TYPE, kind);
+        if let Some(asked) = asked {
+            response.headers_mut().insert(ASKED, asked.clone());
+        }
         Ok(response)
     }
 

@@ -114,8 +114,9 @@ async fn from(
 ) -> Result<bool, FetchError> {
     // Before the peer is asked: what stands now stood then.
     let standing = prefixes.standing(is_loopback(&peer.address));
-    let bytes = fetch(peer, spec).await?;
-    match prefixes.import(bytes, Some(standing)).await {
+    let fetched = fetch(peer, spec).await?;
+    let standing = Some(standing).filter(|_| fetched.fresh);
+    match prefixes.import(fetched.bytes, standing).await {
         Ok(report) => {
             let (taken, blocks) = (report.taken, report.blocks);
             let engines = report.engines.len();

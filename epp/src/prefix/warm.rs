@@ -375,7 +375,7 @@ impl Prefixes {
             id,
             state: Arc::clone(state),
             heard: Heard {
-                snapshot: told.snapshot(),
+                snapshot: Arc::new(told.snapshot()),
                 vouched: stood.filter(|_| told.heard && same),
             },
         })
@@ -443,4 +443,174 @@ struct Offer {
     id: EndpointId,
     state: Arc<State>,
     heard: Heard,
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use wicketgate_wire::{EngineKind, scan_metrics};
+
+    use super::{
+        super::{EventsFrom, Life, LifeSpec, PrefixSpec},
+        *,
+    };
+    use crate::clock::Clock;
+
+    fn prefixes() -> Arc<Prefixes> {
+        let spec = PrefixSpec {
+            block_size: 16,
+            max_bytes: 1 << 30,
+            prediction_ttl: Duration::from_secs(5),
+            approximate: None,
+            tokenizers: Vec::new(),
+            tokenizer_memory: 1 << 20,
+            long_body: 1 << 10,
+            // A port of the loopback where nobody listens.
+            events: EventsFrom::Connect {
+                port: 9,
+                replay_port: None,
+                ranks: 1,
+            },
+            topic: String::new(),
+            seed: 7,
+        };
+        Prefixes::start(Clock::start(), spec).unwrap()
+    }
+
+    fn join(prefixes: &Arc<Prefixes>, id: u64) -> Life {
+        prefixes.join(LifeSpec {
+            id: Incarnation(id),
+            pool: "main".into(),
+            models: vec!["m".to_owned()].into(),
+            name: format!("e{id}").into(),
+            address: format!("127.0.0.{id}:8000").into(),
+            engine: EngineKind::Vllm,
+            labels: std::collections::BTreeMap::new(),
+        })
+    }
+
+    fn told<'a>(name: &'a str, address: &'a str, model: &'a str) -> Told<'a> {
+        Told {
+            pool: "main",
+            endpoint: name,
+            address,
+            engine: EngineKind::Vllm,
+            model,
+            rank: 0,
+            last: 3,
+            published: 1.0,
+            since: 0,
+            heard: true,
+            // No groups of layers.
+            blocks: &[0; 4],
+        }
+    }
+
+    fn written(prefixes: &Prefixes, all: &[Told<'_>]) -> Bytes {
+        let mut out = snapshot::head(&prefixes.index.config().keys);
+        for told in all {
+            let (head, checksum) = snapshot::source(told).unwrap();
+            out.extend(head);
+            out.extend(told.blocks);
+            out.extend(checksum);
+        }
+        out.extend(snapshot::end(all.len() as u32));
+        out.into()
+    }
+
+    /// An engine is taken over where it is the same endpoint with the same model, is awake and can be told to have the
+    /// same life.
+    #[tokio::test]
+    async fn each_engine_of_a_snapshot_comes_to_something() {
+        let prefixes = prefixes();
+        let _lives = [1, 2].map(|id| join(&prefixes, id));
+        while prefixes.intake.sources().len() < 2 {
+            tokio::task::yield_now().await;
+        }
+        let page = "vllm:engine_sleep_state{engine=\"0\",sleep_state=\"awake\"} 0\n";
+        prefixes.scraped(
+            Incarnation(2),
+            &scan_metrics(EngineKind::Vllm, page.as_bytes()),
+        );
+        let sglang = Told {
+            engine: EngineKind::Sglang,
+            ..told("e1", "127.0.0.1:8000", "m")
+        };
+        let rank = Told {
+            rank: 1,
+            ..told("e1", "127.0.0.1:8000", "m")
+        };
+        let all = [
+            (told("e1", "127.0.0.1:8000", "m"), Fate::Unsure),
+            (told("e1", "127.0.0.1:8000", "n"), Fate::OtherModel),
+            (rank, Fate::Silent),
+            (told("e1", "127.0.0.9:8000", "m"), Fate::Absent),
+            (told("e9", "127.0.0.1:8000", "m"), Fate::Absent),
+            (sglang, Fate::Absent),
+            (told("e2", "127.0.0.2:8000", "m"), Fate::Asleep),
+        ];
+        let (sources, want): (Vec<_>, Vec<_>) = all.into_iter().unzip();
+        let bytes = written(&prefixes, &sources);
+        // Nobody is connected, so nobody's word counts.
+        let standing = Some(prefixes.standing(true));
+        for standing in [standing, None] {
+            let report = prefixes.import(bytes.clone(), standing).await.unwrap();
+            let found: Vec<Fate> = report.engines.iter().map(|line| line.result).collect();
+            assert_eq!((found, report.taken), (want.clone(), 0));
+        }
+        let counts: HashMap<&str, u64> = prefixes
+            .snapshots()
+            .fates()
+            .map(|(fate, count)| (fate.label(), count))
+            .collect();
+        assert_eq!(
+            (counts["absent"], counts["asleep"], counts["taken"]),
+            (6, 2, 0)
+        );
+        // Of engines that have said nothing nothing is told.
+        let mut out = Vec::new();
+        assert!(prefixes.export(|piece| {
+            out.extend_from_slice(&piece);
+            true
+        }));
+        assert_eq!(out, written(&prefixes, &[]));
+        assert!(!prefixes.export(|_| false));
+    }
+
+    /// Somebody's word counts for engines that are the same seen from there.
+    #[tokio::test]
+    async fn the_loopback_is_another_one_elsewhere() {
+        let prefixes = prefixes();
+        let _life = join(&prefixes, 1);
+        let state = Arc::clone(&prefixes.lives.read()[&Incarnation(1)]);
+        let id = endpoint(Incarnation(1), 0);
+        let vouched = |near, address: &str, heard| {
+            let standing = Standing {
+                connections: HashMap::from([(id, 4)]),
+                near,
+            };
+            let state = Arc::new(State {
+                pool: Arc::clone(&state.pool),
+                name: Arc::clone(&state.name),
+                address: address.into(),
+                engine: state.engine,
+                exact: false.into(),
+                asleep: false.into(),
+                room: 0.into(),
+                ranks: Vec::new().into(),
+                left: false.into(),
+            });
+            let told = Told {
+                heard,
+                ..told("e1", address, "m")
+            };
+            let offer = prefixes.offer(id, &state, &told, &standing);
+            offer.ok().and_then(|offer| offer.heard.vouched)
+        };
+        assert_eq!(vouched(true, "127.0.0.1:8000", true), Some(4));
+        assert_eq!(vouched(false, "127.0.0.1:8000", true), None);
+        assert_eq!(vouched(false, "10.0.0.1:8000", true), Some(4));
+        assert_eq!(vouched(false, "10.0.0.1:8000", false), None);
+    }
 }

@@ -266,6 +266,7 @@ pub(super) const KV_INDEX: &[Field] = &[
         "maxSnapshotBytes",
         Shape::Size,
         "256Mi",
-        "Longest snapshot that is taken in; it is held in memory meanwhile. A block takes about 25 bytes.",
+        "Longest snapshot that is taken in; it is held in memory meanwhile, for a moment twice. A block takes about 25 \
+         bytes.",
     ),
 ];

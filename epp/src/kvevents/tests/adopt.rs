@@ -30,7 +30,7 @@ async fn first(engine: &Publisher, count: u64) -> (Rig, EndpointSnapshot) {
 
 fn bare(snapshot: &EndpointSnapshot) -> Heard {
     Heard {
-        snapshot: snapshot.clone(),
+        snapshot: Arc::new(snapshot.clone()),
         vouched: None,
     }
 }
@@ -159,15 +159,15 @@ async fn without_a_replay_somebody_who_hears_the_engine_is_believed() {
     // Nobody's word is not enough, nor that of somebody who was asked on an older connection.
     for vouched in [None, Some(connects - 1)] {
         let heard = Heard {
-            snapshot: snapshot.clone(),
             vouched,
+            ..bare(&snapshot)
         };
         assert_eq!(rig.intake.adopt(ID, heard).await, Adopted::Unsure);
         assert_eq!(rig.placements(), 0);
     }
     let heard = Heard {
-        snapshot,
         vouched: Some(connects),
+        ..bare(&snapshot)
     };
     let adopted = rig.intake.adopt(ID, heard).await;
     assert_eq!((adopted, rig.held(1, 0)), (Adopted::Taken(6), 6));
@@ -191,8 +191,8 @@ async fn what_was_believed_ends_with_the_connection() {
     let (first, snapshot) = first(&engine, 3).await;
     let (rig, connects) = second(at(engine.address, None), &engine, 2).await;
     let heard = Heard {
-        snapshot,
         vouched: Some(connects),
+        ..bare(&snapshot)
     };
     assert_eq!(rig.intake.adopt(ID, heard).await, Adopted::Taken(3));
     rig.intake.hold(false);
