@@ -33,6 +33,7 @@ pub(crate) fn raise_file_limit() {
 }
 
 /// Durations from a nanosecond to an hour, to three digits.
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Times(Option<Histogram<u64>>);
 
 /// Half, a tenth and a hundredth are slower than this, in milliseconds.
@@ -62,6 +63,16 @@ impl Times {
         let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         if let Some(histogram) = &mut self.0 {
             histogram.saturating_record(ns.max(1));
+        }
+    }
+
+    /// Adds another's.
+    pub(crate) fn merge(&mut self, other: &Times) {
+        match (&mut self.0, &other.0) {
+            // Both have the same bounds, so all of the other's fit.
+            (Some(all), Some(more)) => all.add(more).unwrap_or_default(),
+            (all @ None, Some(more)) => *all = Some(more.clone()),
+            (_, None) => {}
         }
     }
 

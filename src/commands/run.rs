@@ -131,8 +131,10 @@ fn run(
     };
     overrides.apply(&mut config);
     log(&config.log_level);
-    config.max_connections = descriptors::bound(config.max_connections);
-    let spec = match gateway_spec(&config, fronts, record) {
+    // What the file says is kept: a reload is compared with that.
+    let mut bounded = config.clone();
+    bounded.max_connections = descriptors::bound(config.max_connections);
+    let spec = match gateway_spec(&bounded, fronts, record) {
         Ok(spec) => spec,
         Err(error) => return fail(USAGE, error),
     };

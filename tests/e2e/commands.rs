@@ -135,3 +135,34 @@ async fn backends_on_the_command_line_are_enough() {
     process.terminate().await;
     assert_eq!(process.wait().await, Some(0));
 }
+
+/// The overload scenario, shortened: what does not hang on how fast this machine is. Its aims are for a run of half a
+/// minute on a quiet one.
+#[test]
+fn the_overload_scenario_counts_everybody() {
+    for front in [&[][..], &["--envoy"]] {
+        let mut arguments = vec!["demo", "--scenario", "overload", "--seconds", "4", "--json"];
+        arguments.extend(front);
+        let output = run(&arguments);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        let line = String::from_utf8(output.stdout).unwrap();
+        let found: serde_json::Value =
+            serde_json::from_str(line.trim()).unwrap_or_else(|error| panic!("{error}: {said}"));
+        let count = |key: &str| found["requests"][key].as_u64().unwrap();
+        let ended = ["ok", "shed", "failed", "cancelled"].map(count);
+        assert_eq!(ended.iter().sum::<u64>(), count("offered"), "{found}");
+        let [ok, shed, failed, cancelled] = ended;
+        assert!(ok > 0 && shed > 0 && cancelled > 0, "{found}");
+        assert_eq!((failed, &found["guards"]), (0, &0.into()), "{found}");
+        assert!(found["steps_replayed"].as_u64().unwrap() > 0, "{found}");
+        let bands: Vec<i64> = found["bands"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|band| band["priority"].as_i64().unwrap())
+            .collect();
+        assert_eq!(bands, [10, 0, -10]);
+        assert_eq!(found["fairness"]["tenants"].as_array().unwrap().len(), 2);
+        assert_eq!(found["engine"], "emulated");
+    }
+}

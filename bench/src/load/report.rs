@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::measure::Quantiles;
+use crate::measure::{Quantiles, Times};
 
 /// How requests ended. `offered = ok + shed + failed + cancelled` once all have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -108,6 +108,9 @@ pub struct LoadReport {
     pub ttft_ms: Quantiles,
     /// Time per further token, of streams that were ok, in milliseconds.
     pub tpot_ms: Quantiles,
+    /// The times of which `tpot_ms` tells three.
+    #[serde(skip)]
+    pub(crate) tpot: Times,
     /// Planned time to the end, of all that were ok, in milliseconds.
     pub e2e_ms: Quantiles,
     /// Hits in the engines' prefix caches.
@@ -127,4 +130,15 @@ pub struct LoadReport {
     pub duration_s: f64,
     /// The load was offered as planned.
     pub valid: bool,
+}
+
+impl LoadReport {
+    /// Time per further token over the answers of several runs together, in milliseconds.
+    pub fn tpot_ms_of<'a>(reports: impl IntoIterator<Item = &'a LoadReport>) -> Quantiles {
+        let mut all = Times::default();
+        for report in reports {
+            all.merge(&report.tpot);
+        }
+        all.ms()
+    }
 }

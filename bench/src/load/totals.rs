@@ -123,6 +123,7 @@ impl Totals {
             requests,
             ttft_ms: self.ttft.ms(),
             tpot_ms: self.tpot.ms(),
+            tpot: self.tpot,
             e2e_ms: self.e2e.ms(),
             prefix: Prefix {
                 hit_ratio: self.cache_known.then(|| round(ratio, 4)),

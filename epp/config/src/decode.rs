@@ -165,11 +165,14 @@ pub(crate) fn map(
             }
             continue;
         }
-        if let Some(value) = value(&entry.value, &field.shape, &below, out) {
-            map.insert(entry.key.clone(), value);
-        }
         let refused = match field.status {
-            Status::Works => continue,
+            Status::Works => {
+                if let Some(value) = value(&entry.value, &field.shape, &below, out) {
+                    map.insert(entry.key.clone(), value);
+                }
+                continue;
+            }
+            // What stands below it does not matter.
             Status::Planned => format!(
                 "`{}` is planned but not supported yet; remove it",
                 field.key

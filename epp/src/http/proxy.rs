@@ -314,8 +314,13 @@ impl Front {
                 prepared.map_err(|_| Outcome::DecisionTimeout)?
             }
         };
+        let mut ask = ask;
         loop {
-            let decision = self.place(walk, ask.clone()).await?;
+            let decision = self.place(walk, ask.clone(), deadline).await?;
+            if let (Some(ttl), Some(guard)) = (&mut ask.context.ttl, &walk.guard) {
+                // The caller's patience is for all rounds together.
+                *ttl = ttl.saturating_sub(guard.waited());
+            }
             let failure = match self.walk_down(walk, &decision, outbound, deadline).await {
                 Ok(answered) => return Ok(answered),
                 Err(failure) => failure,
@@ -331,16 +336,21 @@ impl Front {
         }
     }
 
-    /// Asks the pool for a place.
-    async fn place(&self, walk: &mut Walk, ask: Ask) -> Result<Decision, Outcome> {
+    /// Asks the pool for a place, at most until the end of the request's whole time.
+    async fn place(
+        &self,
+        walk: &mut Walk,
+        ask: Ask,
+        deadline: tokio::time::Instant,
+    ) -> Result<Decision, Outcome> {
         walk.api = ask.api;
         let asked = self.pipeline.ask(ask, walk.arrived, &walk.settings)?;
         walk.pool = asked.pool;
         let verdict = match asked.arrival {
             Arrival::Now(verdict) => verdict,
             Arrival::Later(waiting) => {
-                let limit = walk.settings.decision_timeout;
-                let decided = tokio::time::timeout(limit, waiting).await;
+                let limit = tokio::time::Instant::now() + walk.settings.decision_timeout;
+                let decided = tokio::time::timeout_at(limit.min(deadline), waiting).await;
                 decided.map_err(|_| Outcome::DecisionTimeout)?
             }
         };

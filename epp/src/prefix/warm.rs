@@ -447,7 +447,6 @@ struct Offer {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
 
     use wicketgate_wire::{EngineKind, scan_metrics};
 
@@ -459,32 +458,29 @@ mod tests {
 
     fn prefixes() -> Arc<Prefixes> {
         let spec = PrefixSpec {
-            block_size: 16,
-            max_bytes: 1 << 30,
-            prediction_ttl: Duration::from_secs(5),
             approximate: None,
-            tokenizers: Vec::new(),
-            tokenizer_memory: 1 << 20,
-            long_body: 1 << 10,
             // A port of the loopback where nobody listens.
             events: EventsFrom::Connect {
                 port: 9,
                 replay_port: None,
                 ranks: 1,
             },
-            topic: String::new(),
-            seed: 7,
+            ..super::super::tests::spec()
         };
         Prefixes::start(Clock::start(), spec).unwrap()
     }
 
     fn join(prefixes: &Arc<Prefixes>, id: u64) -> Life {
+        join_at(prefixes, id, &format!("127.0.0.{id}:8000"))
+    }
+
+    fn join_at(prefixes: &Arc<Prefixes>, id: u64, address: &str) -> Life {
         prefixes.join(LifeSpec {
             id: Incarnation(id),
             pool: "main".into(),
             models: vec!["m".to_owned()].into(),
             name: format!("e{id}").into(),
-            address: format!("127.0.0.{id}:8000").into(),
+            address: address.into(),
             engine: EngineKind::Vllm,
             labels: std::collections::BTreeMap::new(),
         })
@@ -583,24 +579,16 @@ mod tests {
     async fn the_loopback_is_another_one_elsewhere() {
         let prefixes = prefixes();
         let _life = join(&prefixes, 1);
-        let state = Arc::clone(&prefixes.lives.read()[&Incarnation(1)]);
         let id = endpoint(Incarnation(1), 0);
         let vouched = |near, address: &str, heard| {
             let standing = Standing {
                 connections: HashMap::from([(id, 4)]),
                 near,
             };
-            let state = Arc::new(State {
-                pool: Arc::clone(&state.pool),
-                name: Arc::clone(&state.name),
-                address: address.into(),
-                engine: state.engine,
-                exact: false.into(),
-                asleep: false.into(),
-                room: 0.into(),
-                ranks: Vec::new().into(),
-                left: false.into(),
-            });
+            // A life of its own for each address; the word is for the first one.
+            let other = Incarnation(2);
+            let _life = join_at(&prefixes, other.0, address);
+            let state = Arc::clone(&prefixes.lives.read()[&other]);
             let told = Told {
                 heard,
                 ..told("e1", address, "m")

@@ -287,7 +287,7 @@ pub(super) async fn overload(args: &DemoArgs) -> Result<ExitCode, Trouble> {
     )
     .await?;
     let mode = if args.envoy { "envoy" } else { "serve" };
-    let findings = findings(mode, total, &relaxed, &alone, &overload);
+    let findings = findings(mode, total, &capacity, &relaxed, &alone, &overload);
     if args.json {
         print(&format!("{}\n", findings.json()));
     } else {
@@ -337,10 +337,10 @@ fn twice(mix: [f64; TENANTS.len()], total: f64) -> Offer {
 }
 
 fn verdict(findings: &Findings) -> ExitCode {
-    if findings.requests.failed > 0 || findings.left > 0 {
+    if findings.failed > 0 || findings.left > 0 {
         let what = format!(
             "{} requests failed, {} still counted",
-            findings.requests.failed, findings.left
+            findings.failed, findings.left
         );
         return fail(1, what);
     }
@@ -349,6 +349,15 @@ fn verdict(findings: &Findings) -> ExitCode {
             INVALID,
             "the load was not offered as planned: this machine is too busy",
         );
+    }
+    let aims = findings.aims();
+    let missed: Vec<&str> = aims
+        .iter()
+        .filter(|(_, met)| !met)
+        .map(|(aim, _)| aim.as_str())
+        .collect();
+    if !missed.is_empty() {
+        return fail(1, format!("not so in this run: {}", missed.join("; ")));
     }
     ExitCode::SUCCESS
 }
