@@ -223,6 +223,7 @@ fn prefix_spec(index: &KvIndex, upstream: &UpstreamPolicy) -> PrefixSpec {
                 ranks,
             },
             KvEvents::Discover => EventsFrom::Discover,
+            KvEvents::Auto => EventsFrom::Auto,
             KvEvents::Listen(at) => EventsFrom::Listen(at),
         },
         topic: index.topic.clone(),
