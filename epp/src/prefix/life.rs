@@ -134,7 +134,12 @@ impl Prefixes {
         });
         let first = endpoint(id, 0);
         self.lives.write().insert(id, Arc::clone(&state));
-        let follows = self.spec.events != EventsFrom::Off;
+        let follows = match self.spec.events {
+            EventsFrom::Off => false,
+            // What events tell is of use for prompts of tokens; picks are remembered longer where nobody tells.
+            EventsFrom::Auto => !self.all.is_empty(),
+            EventsFrom::Connect { .. } | EventsFrom::Discover | EventsFrom::Listen(_) => true,
+        };
         // Picks alone do not need the model's name.
         self.index.register(first, model.as_deref().unwrap_or(""));
         self.bound(id, &state);

@@ -87,8 +87,8 @@ const EVENTS: &[Field] = &[
         Shape::Word(&["auto", "off", "connect", "discover", "listen"]),
         "auto",
         "`connect`: engines publish KV events on `port`. `discover`: they say where, at `/kv_event_sources` (vLLM 0.32 \
-         and later); a port of ours is opened for those that connect. `auto`: the same without opening ports, and quiet \
-         about engines that do not say. `listen`: they connect to us at `listen`. In an `EndpointPickerConfig` `auto` has \
+         and later); a port of ours is opened for those that connect. `auto`: the same once there are `tokenizers`, \
+         without opening ports, and quiet about engines that do not say. `listen`: they connect to us at `listen`. In an `EndpointPickerConfig` `auto` has \
          to be asked for: it is `off` by default.",
     ),
     field(
