@@ -330,3 +330,39 @@ async fn an_engine_that_comes_back_is_asked_anew_where_it_publishes() {
     }
     rig.front.assert_guards_at_zero().await;
 }
+
+/// Nothing is said of events: where prompts have tokens, engines that publish are found; elsewhere picks are remembered.
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_word_engines_that_publish_are_listened_to_if_that_is_of_use() {
+    let engines = engines(2).await;
+    let lines = (0..).zip(&engines).map(|(at, engine)| {
+        let address = engine.handle.address();
+        format!("  - {{name: e{at}, address: \"{address}\"}}\n")
+    });
+    let pool = format!("  endpoints:\n{}", lines.collect::<String>());
+    let index = "kvIndex: {tokenizers: [{model: m, engine: true}]}\n";
+    let front = Front::start_with(wicketgate(), Command::Serve, &pool, "", index, &[]).await;
+    front.wait_scraped(2).await;
+    let rig = Rig::before(front, engines);
+    for at in 0..2 {
+        rig.heard(at).await;
+    }
+    rig.all_exact().await;
+    let ids: Vec<u32> = (0..161).map(|at| 6000 + at).collect();
+    let body = json!({"model": "m", "prompt": ids, "max_tokens": 4});
+    let (home, _) = rig.send("/v1/completions", &body).await;
+    rig.caught_up().await;
+    let mut expected = vec![0; 2];
+    expected[home] = 160;
+    assert_eq!(rig.credits(&body).await, expected);
+    let (at, answer) = rig.send("/v1/completions", &body).await;
+    assert_eq!((at, cached(&answer)), (home, 160));
+    let other = Front::start_with(wicketgate(), Command::Serve, &pool, "", "", &[]).await;
+    other.wait_scraped(2).await;
+    let view = other.view("/debug/index").await;
+    let none = json!({"exact": 0, "approximate": 2});
+    assert_eq!((&view["endpoints"], &view["sources"]), (&none, &json!([])));
+    let off = "kvIndex: {enabled: false}\n";
+    let without = Front::start_with(wicketgate(), Command::Serve, &pool, "", off, &[]).await;
+    assert_eq!(without.view("/debug/index").await, Value::Null);
+}

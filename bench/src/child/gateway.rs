@@ -62,12 +62,13 @@ pub(super) async fn start(settings: &Settings) -> Result<Running, String> {
 }
 
 /// Requests go through the queue, but the gate never closes: the captured pages say of busy engines that they are busy,
-/// for ever.
+/// for ever. No index: prompts are all alike here, so it would send them to one engine.
 const OPEN: &str = "plugins: [{type: concurrency-detector, parameters: {maxConcurrency: 1000000}}]
 admission: {saturationDetector: {pluginRef: concurrency-detector}}
+kvIndex: {enabled: false}
 ";
 
-/// The default configuration over these endpoints, on free ports of the loopback.
+/// The default configuration without an index over these endpoints, on free ports of the loopback.
 pub(crate) async fn gateway(settings: &Settings) -> Result<Gateway, String> {
     let backends: Vec<String> = settings
         .backends

@@ -314,12 +314,15 @@ fn build(
 ) -> Result<(Config, Vec<Warning>), Errors> {
     let of_llmd = api(&raw, &mut out);
     let scheduler = llmd::scheduler(&mut raw, of_llmd, &mut out);
+    let index = raw.kv_index.get_or_insert_default();
+    if index.events.mode.is_empty() {
+        // llm-d listens to nobody unless it is told to.
+        let mode = if of_llmd { "off" } else { "auto" };
+        mode.clone_into(&mut index.events.mode);
+    }
     let built = flow::build(&raw, of_llmd, &mut out);
     pools::upstream(&mut raw, &mut out);
     check::all(&raw, &mut out);
-    if of_llmd && raw.kv_index.is_none() {
-        raw.kv_index = Some(kvindex::Section::default());
-    }
     let pools = pools::build(&raw, &mut out);
     if out.is_good()
         && let Err(error) = Scheduler::new(&scheduler)
@@ -437,7 +440,11 @@ fn config(raw: raw::Raw, scheduler: SchedulerSpec, built: flow::Built, pools: Ve
             stale_after: fleet.stale_after.0,
             tls: tls_files(fleet.tls.as_ref()),
         }),
-        kv_index: raw.kv_index.as_ref().map(kvindex::build),
+        kv_index: raw
+            .kv_index
+            .as_ref()
+            .filter(|section| section.enabled)
+            .map(kvindex::build),
         trusted_proxy: raw.trusted_proxy.as_ref().map(flow::trusted_proxy),
         seed: raw.scheduler.seed,
         record_decisions: raw.scheduler.record_decisions,

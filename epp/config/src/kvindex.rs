@@ -157,6 +157,8 @@ pub enum KvEvents {
     },
     /// Engines say where.
     Discover,
+    /// Engines that listen say where, the others are let be.
+    Auto,
     /// Engines connect to us.
     Listen(SocketAddr),
 }
@@ -165,6 +167,7 @@ pub enum KvEvents {
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(crate) struct Section {
+    pub(crate) enabled: bool,
     block_size: u32,
     pub(crate) max_bytes: Size,
     pub(crate) prediction_ttl: Span,
@@ -269,6 +272,7 @@ pub(crate) struct Events {
 impl Default for Section {
     fn default() -> Self {
         Section {
+            enabled: true,
             block_size: 16,
             max_bytes: Size(2 << 30),
             prediction_ttl: Span(Duration::from_secs(5)),
@@ -292,7 +296,8 @@ impl Default for Section {
 impl Default for Events {
     fn default() -> Self {
         Events {
-            mode: "off".to_owned(),
+            // Whose file it is decides.
+            mode: String::new(),
             port: 5557,
             replay_port: None,
             ranks: 1,
@@ -555,6 +560,7 @@ pub(crate) fn build(section: &Section) -> KvIndex {
                 ranks: events.ranks,
             },
             ("discover", _) => KvEvents::Discover,
+            ("auto", _) => KvEvents::Auto,
             ("listen", Some(at)) => KvEvents::Listen(at),
             _ => KvEvents::Off,
         },

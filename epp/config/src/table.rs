@@ -148,9 +148,9 @@ pub const ROOT: &[Field] = &[
     field(
         "kvIndex",
         Shape::Map(KV_INDEX),
-        "none",
-        "Which endpoint holds how much of a prompt: with this section (it may be empty) `prefix-cache-scorer` and the \
-         counts of tokens go by what engines have cached. An `EndpointPickerConfig` has it with its defaults.",
+        "as below",
+        "Which endpoint holds how much of a prompt: `prefix-cache-scorer` and the counts of tokens go by what engines have \
+         cached.",
     ),
     field(
         "observability",

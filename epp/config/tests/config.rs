@@ -519,3 +519,37 @@ fn keys_that_need_a_restart_are_named() {
         ["pools[0].endpoints"]
     );
 }
+
+/// An index without a word, whosever file it is; only ours asks engines for their events unasked.
+#[test]
+fn the_prefix_index_is_on_unless_it_is_turned_off() {
+    use wicketgate_config::KvEvents;
+    let events = |text: &str| {
+        let (config, _) = Config::parse(text, "f").unwrap();
+        // What is given on the command line besides changes nothing of it.
+        let with = config
+            .clone()
+            .with_backends(&["10.0.0.1:8000".to_owned()])
+            .unwrap();
+        assert_eq!(with.kv_index, config.kv_index);
+        config.kv_index.map(|index| index.events)
+    };
+    let llmd = "kind: EndpointPickerConfig\n";
+    assert_eq!(events(""), Some(KvEvents::Auto));
+    assert_eq!(events("kvIndex: {blockSize: 32}"), Some(KvEvents::Auto));
+    assert_eq!(events(llmd), Some(KvEvents::Off));
+    let asked = format!("{llmd}kvIndex: {{events: {{mode: auto}}}}");
+    assert_eq!(events(&asked), Some(KvEvents::Auto));
+    let precise = format!("{llmd}plugins: [{{type: precise-prefix-cache-producer}}]");
+    let port = KvEvents::Connect {
+        port: 5557,
+        replay_port: None,
+        ranks: 1,
+    };
+    assert_eq!(events(&precise), Some(port));
+    for off in ["", llmd] {
+        assert_eq!(events(&format!("{off}kvIndex: {{enabled: false}}")), None);
+    }
+    let backends = Config::from_backends(&["10.0.0.1:8000".to_owned()]).unwrap();
+    assert_eq!(backends.kv_index.unwrap().events, KvEvents::Auto);
+}

@@ -136,7 +136,12 @@ impl Prefixes {
         });
         let first = endpoint(id, 0);
         self.lives.write().insert(id, Arc::clone(&state));
-        let follows = self.spec.events != EventsFrom::Off;
+        let follows = match self.spec.events {
+            EventsFrom::Off => false,
+            // What events tell is of use for prompts of tokens; picks are remembered longer where nobody tells.
+            EventsFrom::Auto => !self.all.is_empty(),
+            EventsFrom::Connect { .. } | EventsFrom::Discover | EventsFrom::Listen(_) => true,
+        };
         // Picks alone do not need the model's name.
         self.index.register(first, model.as_deref().unwrap_or(""));
         self.bound(id, &state);
@@ -215,7 +220,10 @@ impl Prefixes {
 
     /// Why nobody listens to a life yet: news where events were asked for.
     fn say(&self, why: &FollowError, endpoint: &str) {
-        tracing::warn!(endpoint, %why, "no KV events yet");
+        match self.spec.events {
+            EventsFrom::Auto => tracing::debug!(endpoint, %why, "no KV events"),
+            _ => tracing::warn!(endpoint, %why, "no KV events yet"),
+        }
     }
 
     /// Begins to listen to a life, if its engine says all that is needed. Where it is listened to already, nothing
@@ -227,7 +235,11 @@ impl Prefixes {
         configured: Option<&str>,
         followed: &mut Option<Source>,
     ) -> Result<(), FollowError> {
-        let ranks = self.ranks(spec, &state.line).await?;
+        let mut ranks = self.ranks(spec, &state.line).await?;
+        if self.spec.events == EventsFrom::Auto {
+            // To open a port that an engine names is a decision of the operator's.
+            ranks.retain(|rank| matches!(rank.events, Events::Connect(_)));
+        }
         if ranks.is_empty() {
             return Err(FollowError::Silent);
         }
@@ -275,7 +287,7 @@ impl Prefixes {
         let at = |port, replay, ranks| Source::at("", host, port, replay, ranks).ranks;
         Ok(match &self.spec.events {
             EventsFrom::Off => Vec::new(),
-            EventsFrom::Discover => match number(PORT) {
+            EventsFrom::Discover | EventsFrom::Auto => match number(PORT) {
                 // What the operator says goes before what the engine says.
                 Some(port) => at(port, number(REPLAY_PORT), ranks_of(spec, 1)),
                 None => kvevents::discover(line, host, PATIENCE).await?,

@@ -147,6 +147,9 @@ pub enum EventsFrom {
     },
     /// It says where.
     Discover,
+    /// If some model has a tokeniser: it says where, and listens there; one that would connect to us, or does not say,
+    /// is let be.
+    Auto,
     /// It connects to us here.
     Listen(SocketAddr),
 }

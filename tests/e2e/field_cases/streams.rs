@@ -59,7 +59,7 @@ async fn any_cut_is_relayed_as_it_is() {
     }
     front.assert_guards_at_zero().await;
     let (events, odd) = (EVENTS.len() + 1, ODD.len() + 1);
-    let tokens = async |kind| front.metric(&["tokens_total", kind]).await;
+    let tokens = async |kind| front.metric(&["wicketgate_tokens_total", kind]).await;
     assert_eq!(tokens("completion").await, (3 * events + 5 * odd) as f64);
     assert_eq!(tokens("prompt").await, (7 * odd) as f64);
     let ok = front.metric(&["requests_total", "outcome=\"ok\""]).await;

@@ -66,8 +66,8 @@ impl Raw {
         self.stream.set_zero_linger().unwrap();
     }
 
-    /// Reads a request whose body, if it has one, has a length; true if it is a scrape, `None` at the end.
-    async fn request(&mut self) -> Option<bool> {
+    /// Reads a request whose body, if it has one, has a length; its first line in small letters, `None` at the end.
+    async fn request(&mut self) -> Option<String> {
         loop {
             let end = self.read.windows(4).position(|part| part == b"\r\n\r\n");
             if let Some(end) = end {
@@ -77,7 +77,7 @@ impl Raw {
                 let length: usize = length.map_or(0, |length| length.trim().parse().unwrap());
                 if self.read.len() >= end + 4 + length {
                     self.read.drain(..end + 4 + length);
-                    return Some(head.starts_with("get /metrics "));
+                    return Some(head.lines().next().unwrap_or_default().to_owned());
                 }
             }
             if self.more().await == 0 {
@@ -171,8 +171,14 @@ async fn odd(stream: TcpStream, script: Script, requests: Arc<AtomicU64>) {
         read: Vec::new(),
     };
     let mut number = 0;
-    while let Some(scrape) = socket.request().await {
-        if scrape {
+    while let Some(line) = socket.request().await {
+        if line.starts_with("get /kv_event_sources ") {
+            // It publishes nothing.
+            let gone = "HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n";
+            socket.send(gone).await;
+            continue;
+        }
+        if line.starts_with("get /metrics ") {
             let length = PAGE.len();
             let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n{PAGE}");
             socket.send(head).await;

@@ -141,12 +141,14 @@ impl Scripted {
 async fn connection(mut stream: TcpStream, shared: Arc<Shared>) {
     stream.set_nodelay(true).unwrap();
     let mut read = Vec::new();
-    while let Some(is_scrape) = request(&mut stream, &mut read).await {
-        let reply = if is_scrape {
-            shared.scrapes.fetch_add(1, Ordering::SeqCst);
-            shared.page.lock().unwrap().clone()
-        } else {
-            (shared.answer)(shared.requests.fetch_add(1, Ordering::SeqCst))
+    while let Some(asked) = request(&mut stream, &mut read).await {
+        let reply = match asked {
+            Asked::Scrape => {
+                shared.scrapes.fetch_add(1, Ordering::SeqCst);
+                shared.page.lock().unwrap().clone()
+            }
+            Asked::Sources => Reply::new(404, "application/json", "{}"),
+            Asked::Other => (shared.answer)(shared.requests.fetch_add(1, Ordering::SeqCst)),
         };
         tokio::time::sleep(reply.after).await;
         if send(&mut stream, &reply).await.is_err() {
@@ -155,8 +157,16 @@ async fn connection(mut stream: TcpStream, shared: Arc<Shared>) {
     }
 }
 
-/// Reads a request away; whether it was a scrape, or nothing at the connection's end. Bodies have a length.
-async fn request(stream: &mut TcpStream, read: &mut Vec<u8>) -> Option<bool> {
+/// What a connection asks for.
+enum Asked {
+    Scrape,
+    /// Where it publishes KV events: nowhere.
+    Sources,
+    Other,
+}
+
+/// Reads a request away; what it was, or nothing at the connection's end. Bodies have a length.
+async fn request(stream: &mut TcpStream, read: &mut Vec<u8>) -> Option<Asked> {
     loop {
         if let Some(end) = find(read, b"\r\n\r\n") {
             let head = String::from_utf8_lossy(&read[..end]).to_lowercase();
@@ -166,7 +176,13 @@ async fn request(stream: &mut TcpStream, read: &mut Vec<u8>) -> Option<bool> {
             let length: usize = length.map_or(0, |length| length.trim().parse().unwrap());
             if read.len() >= end + 4 + length {
                 read.drain(..end + 4 + length);
-                return Some(head.starts_with("get /metrics "));
+                return Some(if head.starts_with("get /metrics ") {
+                    Asked::Scrape
+                } else if head.starts_with("get /kv_event_sources ") {
+                    Asked::Sources
+                } else {
+                    Asked::Other
+                });
             }
         }
         if stream.read_buf(read).await.unwrap_or(0) == 0 {

@@ -106,10 +106,12 @@ const ENGINE_TOKENS: &[Field] = &[
 const EVENTS: &[Field] = &[
     field(
         "mode",
-        Shape::Word(&["off", "connect", "discover", "listen"]),
-        "off",
+        Shape::Word(&["auto", "off", "connect", "discover", "listen"]),
+        "auto",
         "`connect`: engines publish KV events on `port`. `discover`: they say where, at `/kv_event_sources` (vLLM 0.32 \
-         and later). `listen`: they connect to us at `listen`.",
+         and later); a port of ours is opened for those that connect. `auto`: the same once there are `tokenizers`, \
+         without opening ports, and quiet about engines that do not say. `listen`: they connect to us at `listen`. In an `EndpointPickerConfig` `auto` has \
+         to be asked for: it is `off` by default.",
     ),
     field(
         "port",
@@ -170,6 +172,12 @@ const WARM_FROM: &[Field] = &[
 ];
 
 pub(super) const KV_INDEX: &[Field] = &[
+    field(
+        "enabled",
+        Shape::Bool,
+        "true",
+        "`false`: no index. The choice goes by load and sessions alone.",
+    ),
     field(
         "blockSize",
         Shape::Integer(1, 4096),
