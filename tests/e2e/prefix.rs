@@ -61,8 +61,16 @@ impl Engine {
             loras: config.loras.clone(),
             ..events
         };
-        let publisher = Arc::new(KvPublisher::start(events).await.unwrap());
-        let listener = TcpListener::bind(api).await.unwrap();
+        // Whoever dials the ports of an engine that is gone may have one of them for a moment.
+        let publisher = eventually("the ports for events", || async {
+            KvPublisher::start(events.clone()).await.ok()
+        })
+        .await;
+        let listener = eventually("the port of the API", || async {
+            TcpListener::bind(api).await.ok()
+        })
+        .await;
+        let publisher = Arc::new(publisher);
         let handle = spawn_with(listener, config, Some(publisher.clone())).unwrap();
         Engine { handle, publisher }
     }
