@@ -14,7 +14,7 @@ const MOST_COPIES: u64 = (1 << COPY_BITS) - 1;
 const COPY_BITS: u32 = 20;
 const AT_BITS: u32 = 12;
 /// Names that are worth fetching together: as many lines as stay in the first cache.
-pub(crate) const FETCH: usize = 32;
+pub(crate) const FETCH: usize = 64;
 
 /// Position in a lane's list of holdings, and in the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
