@@ -1,12 +1,27 @@
 //! A chat request, as templates see it.
 //!
 //! vLLM shapes messages before its template does: content parts become one text or a list of texts, arguments of tool
-//! calls become objects, fields that it does not know are dropped.
+//! calls become objects, fields that it does not know are dropped, developers become the system where the template knows
+//! none.
+
+use std::borrow::Cow;
 
 use minijinja::{Value, value::ValueKind};
 use serde::Deserialize;
 
 use super::{ContentFormat, TokensError};
+
+/// A line that Claude Code puts before its system prompt. It changes with each request, so vLLM leaves it out.
+const BILLING: &str = "x-anthropic-billing-header";
+
+/// What a template expects.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Expected {
+    /// How it wants the content of messages.
+    pub(super) format: ContentFormat,
+    /// It knows the role `developer`.
+    pub(super) developers: bool,
+}
 
 /// A chat request: the fields of an OpenAI request that its prompt depends on.
 #[derive(Clone, Debug, Deserialize)]
@@ -119,65 +134,139 @@ impl Chat {
     }
 
     /// Text of the final message, for who continues it.
-    pub(super) fn final_text(&self) -> Result<String, TokensError> {
-        match self.messages.last().map(|message| &message.content) {
-            Some(Content::Text(text)) => Ok(text.clone()),
-            Some(Content::Parts(parts)) => match parts.last() {
-                Some(part) => Ok(part.text()?.to_owned()),
-                None => Ok(String::new()),
-            },
-            _ => Ok(String::new()),
-        }
+    pub(super) fn final_text(&self, expected: Expected) -> Result<String, TokensError> {
+        let Some(last) = self.messages.last() else {
+            return Ok(String::new());
+        };
+        let texts = last.texts(expected.format)?;
+        Ok(match expected.format {
+            ContentFormat::String => texts.join("\n"),
+            ContentFormat::Parts => texts.last().cloned().unwrap_or_default().into_owned(),
+        })
     }
 
     /// The variables of a template that come from the request.
     pub(super) fn variables(
         &self,
-        format: ContentFormat,
+        expected: Expected,
     ) -> Result<Vec<(String, Value)>, TokensError> {
-        let messages: Result<Vec<Value>, _> = self
-            .messages
-            .iter()
-            .map(|message| message.value(format))
-            .collect();
         let tools = self.tools.as_ref().filter(|tools| !tools.is_empty());
         let tools = match tools {
             Some(tools) => Value::from(tools.iter().map(Tool::value).collect::<Vec<Value>>()),
             None => Value::from(()),
         };
-        let documents = self.documents.clone();
         let mut all = vec![
-            ("messages".to_owned(), Value::from(messages?)),
+            ("messages".to_owned(), self.conversation(expected)?),
             ("tools".to_owned(), tools),
-            (
-                "documents".to_owned(),
-                documents.unwrap_or_else(|| Value::from(())),
-            ),
             (
                 "add_generation_prompt".to_owned(),
                 Value::from(self.generates()),
             ),
         ];
+        if let Some(documents) = self.documents.clone().filter(|value| !value.is_none()) {
+            all.push(("documents".to_owned(), documents));
+        }
         if let Some(effort) = &self.reasoning_effort {
             all.push(("reasoning_effort".to_owned(), Value::from(effort)));
         }
+        // What the request says in a field of its own goes before what it says among these.
+        let fixed = all.len();
         for (name, value) in self.chat_template_kwargs.iter().flat_map(fields) {
             let Some(name) = name.as_str() else { continue };
-            all.retain(|(known, _)| known != name);
-            all.push((name.to_owned(), value));
+            if !all.iter().take(fixed).any(|(known, _)| known == name) {
+                all.push((name.to_owned(), value));
+            }
+        }
+        let named = |name: &str| all.iter().any(|(known, _)| known == name);
+        let missing = ["documents", "enable_thinking"].map(|name| !named(name));
+        if missing[0] {
+            all.push(("documents".to_owned(), Value::from(())));
+        }
+        // Who asks for an effort wants the model to think.
+        if let (true, Some(effort)) = (missing[1], &self.reasoning_effort) {
+            all.push(("enable_thinking".to_owned(), Value::from(effort != "none")));
         }
         Ok(all)
+    }
+
+    /// The messages. Where the template knows no developers, theirs are the system's, and all of the system's come first,
+    /// as one.
+    fn conversation(&self, expected: Expected) -> Result<Value, TokensError> {
+        let turned = !expected.developers && self.messages.iter().any(Message::is_developers);
+        let role = |message: &Message| match turned && message.is_developers() {
+            true => "system".to_owned(),
+            false => message.role.clone(),
+        };
+        let scattered = turned
+            && self
+                .messages
+                .iter()
+                .skip(1)
+                .any(|other| role(other) == "system");
+        let mut system: Vec<String> = Vec::new();
+        let mut all = Vec::with_capacity(self.messages.len());
+        for message in &self.messages {
+            let role = role(message);
+            if scattered && role == "system" {
+                system.push(message.texts(expected.format)?.join("\n"));
+            } else {
+                all.push(message.value(&role, expected.format)?);
+            }
+        }
+        if scattered {
+            system.retain(|text| !text.is_empty());
+            let merged = [
+                ("role", Value::from("system")),
+                ("content", Value::from(system.join("\n\n"))),
+            ];
+            all.insert(0, Value::from_pairs(merged));
+        }
+        Ok(Value::from(all))
     }
 }
 
 impl Message {
-    fn value(&self, format: ContentFormat) -> Result<Value, TokensError> {
-        let mut fields = vec![
-            ("role", Value::from(&self.role)),
-            ("content", self.content.value(format)?),
-        ];
+    fn is_developers(&self) -> bool {
+        self.role == "developer"
+    }
+
+    /// The texts of its content. Where they become one, empty ones leave no trace.
+    fn texts(&self, format: ContentFormat) -> Result<Vec<Cow<'_, str>>, TokensError> {
+        let mut texts: Vec<&str> = match &self.content {
+            Content::Absent => Vec::new(),
+            Content::Text(text) => vec![text],
+            Content::Parts(parts) => {
+                let texts: Result<Vec<_>, _> = parts.iter().map(Part::text).collect();
+                texts?.into_iter().flatten().collect()
+            }
+        };
+        if self.role == "system" {
+            texts = texts.into_iter().filter_map(without_billing).collect();
+        }
+        if format == ContentFormat::String {
+            texts.retain(|text| !text.is_empty());
+        }
+        Ok(texts.into_iter().map(Cow::Borrowed).collect())
+    }
+
+    fn value(&self, role: &str, format: ContentFormat) -> Result<Value, TokensError> {
+        let texts = self.texts(format)?;
+        let content = match format {
+            // Templates take the answers of tools as one text.
+            ContentFormat::Parts if role != "tool" => {
+                let part = |text: &Cow<'_, str>| {
+                    Value::from_pairs([
+                        ("type", Value::from("text")),
+                        ("text", Value::from(&**text)),
+                    ])
+                };
+                Value::from(texts.iter().map(part).collect::<Vec<Value>>())
+            }
+            ContentFormat::Parts | ContentFormat::String => Value::from(texts.join("\n")),
+        };
+        let mut fields = vec![("role", Value::from(role)), ("content", content)];
         if self.role == "assistant" {
-            if let Some(calls) = &self.tool_calls {
+            if let Some(calls) = self.tool_calls.as_ref().filter(|calls| !calls.is_empty()) {
                 let calls: Result<Vec<Value>, _> = calls.iter().map(call).collect();
                 fields.push(("tool_calls", Value::from(calls?)));
             }
@@ -200,38 +289,26 @@ impl Message {
     }
 }
 
-impl Content {
-    fn value(&self, format: ContentFormat) -> Result<Value, TokensError> {
-        let texts: Vec<&str> = match self {
-            Content::Absent => Vec::new(),
-            Content::Text(text) => vec![text],
-            Content::Parts(parts) => parts.iter().map(Part::text).collect::<Result<_, _>>()?,
-        };
-        Ok(match format {
-            ContentFormat::String => Value::from(texts.join("\n")),
-            ContentFormat::Parts => {
-                let part = |text: &&str| {
-                    Value::from_pairs([("type", Value::from("text")), ("text", Value::from(*text))])
-                };
-                Value::from(texts.iter().map(part).collect::<Vec<Value>>())
-            }
-        })
+/// A text of the system without the line that [`BILLING`] begins; `None` if that is all.
+fn without_billing(text: &str) -> Option<&str> {
+    if !text.starts_with(BILLING) {
+        return Some(text);
     }
+    let (_, rest) = text.split_once('\n')?;
+    Some(rest).filter(|rest| !rest.is_empty())
 }
 
 impl Part {
-    fn text(&self) -> Result<&str, TokensError> {
-        let Part::Typed {
-            kind,
-            text,
-            refusal,
-            thinking,
-        } = self
-        else {
-            return match self {
-                Part::Bare(text) => Ok(text),
-                Part::Typed { .. } => Ok(""),
-            };
+    /// Its text; `None` if it has none, as an answer that is no refusal.
+    fn text(&self) -> Result<Option<&str>, TokensError> {
+        let (kind, text, refusal, thinking) = match self {
+            Part::Bare(text) => return Ok(Some(text)),
+            Part::Typed {
+                kind,
+                text,
+                refusal,
+                thinking,
+            } => (kind, text, refusal, thinking),
         };
         let text = match kind.as_deref() {
             Some("text" | "input_text" | "output_text") => text,
@@ -240,27 +317,30 @@ impl Part {
             None if text.is_some() => text,
             _ => return Err(TokensError::Unsupported("images, sounds and other media")),
         };
-        let missing = || TokensError::Request("a content part without its text".to_owned());
-        text.as_deref().ok_or_else(missing)
+        match (text, kind.as_deref()) {
+            (Some(text), _) => Ok(Some(text)),
+            (None, Some("text" | "refusal")) => Ok(None),
+            (None, _) => {
+                let why = "a content part without its text";
+                Err(TokensError::Request(why.to_owned()))
+            }
+        }
     }
 }
 
-/// A tool call whose arguments are an object.
+/// A tool call whose arguments are an object. What is none is none of the conversation's: it goes on without.
 fn call(call: &Value) -> Result<Value, TokensError> {
     let wrong = |what: &str| TokensError::Request(format!("a tool call {what}"));
     let Some(function) = field(call, "function") else {
         return Ok(call.clone());
     };
-    let arguments = match field(&function, "arguments") {
-        Some(arguments) => match arguments.as_str() {
-            Some("") => Value::from_pairs(<[(&str, Value); 0]>::default()),
-            Some(text) => serde_json::from_str(text)
-                .map_err(|error| wrong(&format!("with arguments that are no JSON: {error}")))?,
-            None if arguments.is_none() => Value::from_pairs(<[(&str, Value); 0]>::default()),
-            None => arguments,
-        },
-        None => Value::from_pairs(<[(&str, Value); 0]>::default()),
-    };
+    let arguments = field(&function, "arguments");
+    let arguments = arguments.and_then(|arguments| match arguments.as_str() {
+        Some(text) => serde_json::from_str(text).ok(),
+        None => Some(arguments),
+    });
+    let arguments = arguments.filter(|arguments: &Value| arguments.kind() == ValueKind::Map);
+    let arguments = arguments.unwrap_or_else(|| Value::from_pairs(<[(&str, Value); 0]>::default()));
     let function =
         with(&function, "arguments", arguments).ok_or_else(|| wrong("without a function"))?;
     with(call, "function", function).ok_or_else(|| wrong("that is no object"))
