@@ -254,6 +254,21 @@ impl Intake {
         stats
     }
 
+    /// Whether some rank of an endpoint is connected.
+    pub fn connected(&self, incarnation: u64) -> bool {
+        let inner = self.inner.lock();
+        let ranks = inner.endpoints.get(&incarnation).into_iter().flatten();
+        ranks.into_iter().any(|rank| rank.shared.stats().connected)
+    }
+
+    /// When a rank published the last message that counts, in Unix seconds of the engine's clock.
+    pub fn published(&self, id: EndpointId) -> Option<f64> {
+        let inner = self.inner.lock();
+        let mut ranks = inner.endpoints.get(&id.incarnation)?.iter();
+        let rank = ranks.find(|rank| rank.shared.id == id)?;
+        rank.shared.stats().published
+    }
+
     /// Every source, in the order of its endpoint and rank.
     pub fn sources(&self) -> Vec<SourceStats> {
         let inner = self.inner.lock();

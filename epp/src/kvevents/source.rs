@@ -165,7 +165,11 @@ impl Task {
                 state.catching_up = false;
                 state.counts.replay_failures += u64::from(ended != Ended::Done);
             });
-            if ended != Ended::Done {
+            if ended == Ended::Done {
+                if position.cursor.replay_done() {
+                    self.index.clear(self.id);
+                }
+            } else {
                 tracing::warn!(
                     address,
                     reason = ended.label(),
@@ -182,6 +186,7 @@ impl Task {
         self.shared.note(|state| {
             state.counts.cursor = position.cursor.counts();
             state.last = position.cursor.last();
+            state.published = position.cursor.published();
         });
     }
 }

@@ -24,6 +24,10 @@ const PATIENCE: Duration = Duration::from_secs(3);
 /// First and longest pause before it is asked again.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(5));
 
+/// Pause before an engine that says where it publishes is asked again when it is not connected: after a restart it may
+/// publish elsewhere.
+const ASK_AGAIN: Duration = Duration::from_secs(1);
+
 /// Labels of an endpoint that go before the configuration's ports.
 const PORT: &str = "kv-events-port";
 const REPLAY_PORT: &str = "kv-replay-port";
@@ -96,6 +100,7 @@ impl Prefixes {
             pool: Arc::clone(&spec.pool),
             name: Arc::clone(&spec.name),
             exact: AtomicBool::new(false),
+            started: AtomicU64::new(0),
             asleep: AtomicBool::new(false),
             room: AtomicU64::new(0),
             ranks: RwLock::new(vec![0]),
@@ -112,8 +117,19 @@ impl Prefixes {
             tokio::spawn(async move {
                 let mut pause = PAUSE.0;
                 let mut said = false;
+                // Where it publishes, as it said.
+                let mut known = Vec::new();
                 while let Some(prefixes) = prefixes.upgrade() {
-                    match prefixes.follow(&spec, &state, model.as_deref()).await {
+                    match prefixes
+                        .follow(&spec, &state, model.as_deref(), &mut known)
+                        .await
+                    {
+                        Ok(()) if prefixes.may_move(&spec) => {
+                            drop(prefixes);
+                            pause = PAUSE.0;
+                            tokio::time::sleep(ASK_AGAIN).await;
+                            continue;
+                        }
                         Ok(()) => return,
                         Err(why) if !std::mem::replace(&mut said, true) => {
                             tracing::warn!(endpoint = %spec.name, %why, "no KV events yet");
@@ -144,13 +160,23 @@ impl Prefixes {
         }
     }
 
-    /// Begins to listen to a life, if its engine says all that is needed.
+    /// Whether an engine may publish elsewhere after a restart.
+    fn may_move(&self, spec: &LifeSpec) -> bool {
+        self.spec.events == EventsFrom::Discover && !spec.labels.contains_key(PORT)
+    }
+
+    /// Begins to listen to a life, if its engine says all that is needed; or where it publishes now, if it is listened to
+    /// elsewhere and not connected. `known` is where.
     async fn follow(
         &self,
         spec: &LifeSpec,
         state: &State,
         configured: Option<&str>,
+        known: &mut Vec<RankSource>,
     ) -> Result<(), FollowError> {
+        if !known.is_empty() && self.intake.connected(spec.id.0) {
+            return Ok(());
+        }
         let model = match configured {
             Some(model) => model.to_owned(),
             None => base_model(&spec.address, PATIENCE).await?,
@@ -159,6 +185,9 @@ impl Prefixes {
         if ranks.is_empty() {
             return Err(FollowError::Silent);
         }
+        if ranks == *known {
+            return Ok(());
+        }
         let numbers: Vec<u32> = ranks.iter().map(|rank| rank.rank).collect();
         let source = Source {
             model,
@@ -166,16 +195,20 @@ impl Prefixes {
                 EngineKind::Vllm => Dialect::Vllm,
                 EngineKind::Sglang => Dialect::Sglang,
             },
-            ranks,
+            ranks: ranks.clone(),
         };
         let left = state.left.lock();
         if *left {
             return Ok(());
         }
-        if configured.is_none() || !numbers.contains(&0) {
+        if !known.is_empty() {
+            self.intake.remove(spec.id.0);
+            known.clear();
+        } else if configured.is_none() || !numbers.contains(&0) {
             self.index.remove(endpoint(spec.id, 0));
         }
         self.intake.add(spec.id.0, source)?;
+        *known = ranks;
         *state.ranks.write() = numbers;
         self.bound(spec.id, state);
         tracing::info!(endpoint = %spec.name, "listening to KV events");
