@@ -86,7 +86,7 @@ fn unique_prompts_without_end_take_no_more_than_they_may() {
         let endpoint = number % ENDPOINTS;
         prompt(number, &mut tokens);
         keys(&space, &tokens, &mut names);
-        if endpoint % 2 == 0 {
+        if endpoint.is_multiple_of(2) {
             let hashes = names.iter().map(|key| EngineHash(key.0));
             let stored = Stored {
                 hashes: hashes.collect(),
@@ -110,7 +110,7 @@ fn unique_prompts_without_end_take_no_more_than_they_may() {
                 "{number}"
             );
             let stats = index.stats();
-            let placed = stats.placements as u64 + stats.predicted as u64;
+            let placed = stats.placements + stats.predicted;
             assert!(placed <= ENDPOINTS * CAP as u64, "{stats:?}");
         }
         // Everybody has had as much as fits, and a half more.
