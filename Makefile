@@ -3,7 +3,7 @@ PROFILE ?= fast
 ARGS ?=
 CARGO ?= cargo
 
-.PHONY: help demo test test-env fmt lint unit e2e soak nightly bench docs
+.PHONY: help demo test test-env test-vllm fmt lint unit e2e soak nightly bench docs
 
 help: ## List the targets
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -31,6 +31,10 @@ unit: ## Unit and property tests of every crate, and the index's core under ever
 
 e2e: ## End-to-end tests on real Envoy
 	$(CARGO) test --profile $(PROFILE) -p wicketgate --test e2e
+
+test-vllm: test-env ## The gateway in front of two real vLLM engines on CPUs; installs vLLM into .venv-vllm (3 GB)
+	scripts/setup-vllm.sh
+	$(CARGO) test --profile $(PROFILE) -p wicketgate --test vllm -- --nocapture
 
 soak: ## Five minutes of load with churn, disconnects and failing engines
 	WICKETGATE_SOAK_SECONDS=$${WICKETGATE_SOAK_SECONDS:-300} \

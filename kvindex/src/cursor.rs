@@ -72,6 +72,8 @@ pub struct Cursor {
     catching_up: bool,
     /// The position at which a replay was already tried without filling the gap.
     tried: Option<u64>,
+    /// The present replay has brought something.
+    repeated: bool,
     /// Last copy that was dropped: its successor proves a restart.
     stray: Option<u64>,
     counts: CursorCounts,
@@ -110,6 +112,11 @@ impl Cursor {
         self.next.and_then(|next| next.checked_sub(1))
     }
 
+    /// The engine's clock in that message, if it told.
+    pub fn published(&self) -> Option<f64> {
+        self.published
+    }
+
     /// Whether a replay is awaited.
     pub fn catching_up(&self) -> bool {
         self.catching_up
@@ -132,6 +139,7 @@ impl Cursor {
         self.counts.replays += 1;
         self.catching_up = true;
         self.tried = Some(from);
+        self.repeated = false;
         from
     }
 
@@ -237,6 +245,7 @@ impl Cursor {
 
     /// A message that a replay repeats. A new ask replaces the replay that is under way.
     pub fn replayed(&mut self, sequence: u64, published: Option<f64>) -> Verdict {
+        self.repeated = true;
         match self.next {
             _ if !self.catching_up || sequence == REPLAY_END => self.drop_copy(None),
             None => self.apply(sequence, published, false),
@@ -263,6 +272,21 @@ impl Cursor {
                 self.apply(sequence, published, true)
             }
         }
+    }
+
+    /// The engine said that the replay is complete; [`Cursor::replay_over`] comes next. True if everything must be
+    /// forgotten: who does not have the last message that was applied, and nothing younger, is a new publisher that has
+    /// said nothing yet.
+    pub fn replay_done(&mut self) -> bool {
+        let asked_for_last = self.last().is_some() && self.tried == self.last();
+        let new = self.catching_up && asked_for_last && !self.repeated;
+        if new {
+            self.counts.restarts += 1;
+            self.next = None;
+            self.published = None;
+            self.stray = None;
+        }
+        new
     }
 
     /// The replay has ended, failed or was given up: offer what was held to [`Cursor::held`].
@@ -467,6 +491,36 @@ mod tests {
         assert_eq!(same.connected(), Some(0));
         assert_eq!(same.replayed(0, Some(1.0)), DROP);
         assert_eq!(same.replayed(1, Some(2.0)), APPLY);
+    }
+
+    #[test]
+    fn a_publisher_that_does_not_have_our_last_message_is_another_one() {
+        let mut cursor = Cursor::new(true);
+        cursor.live(0, Some(1.0));
+        assert_eq!(cursor.connected(), Some(0));
+        assert!(cursor.replay_done());
+        cursor.replay_over();
+        assert_eq!((cursor.last(), cursor.published()), (None, None));
+        assert_eq!(cursor.counts().restarts, 1);
+        assert_eq!(cursor.live(0, Some(9.0)), APPLY);
+        assert_eq!(cursor.counts().restarts, 1);
+
+        // The same one has it, or younger ones.
+        for sequence in [0, 5] {
+            let mut same = Cursor::new(true);
+            same.live(0, Some(1.0));
+            assert_eq!(same.connected(), Some(0));
+            same.replayed(sequence, Some(1.0));
+            assert!(!same.replay_done());
+        }
+        // Nothing is known that could be another's, and a gap is no reconnection.
+        let mut first = Cursor::new(true);
+        assert_eq!(first.connected(), Some(0));
+        assert!(!first.replay_done());
+        let mut gap = Cursor::new(true);
+        gap.live(0, None);
+        assert_eq!(gap.live(5, None), ask(1));
+        assert!(!gap.replay_done());
     }
 
     #[test]

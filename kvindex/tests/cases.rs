@@ -366,6 +366,45 @@ fn a_prediction_counts_until_it_expires() {
     assert_eq!(found(&index, &long), BTreeMap::from([(0, 30)]));
 }
 
+/// What an engine gives up is no longer promised, however fresh the promise: found with a real vLLM, whose cache was full.
+#[test]
+fn a_block_that_is_given_up_ends_the_promise_of_it() {
+    let index = index(2);
+    let (long, other) = (prompt(1, 50), prompt(2, 20));
+    for endpoint in [id(0), id(1)] {
+        apply(&index, endpoint, vec![stored(&long, 0), stored(&other, 0)]);
+        index.predict(endpoint, &asked(&long), 100);
+    }
+    let removed = |hashes: &[EngineHash], tier| {
+        Event::Removed(Removed {
+            hashes: hashes.to_vec(),
+            tier,
+            group: 0,
+        })
+    };
+    // Others' blocks, and copies elsewhere, are none of it.
+    apply(
+        &index,
+        id(0),
+        vec![
+            removed(&names(&other), Tier::Device),
+            removed(&names(&long)[30..], Tier::Host),
+        ],
+    );
+    assert_eq!(found(&index, &long), BTreeMap::from([(0, 50), (1, 50)]));
+    assert_eq!(index.stats().predicted, 100);
+    apply(
+        &index,
+        id(0),
+        vec![removed(&names(&long)[30..], Tier::Device)],
+    );
+    assert_eq!(found(&index, &long), BTreeMap::from([(0, 30), (1, 50)]));
+    assert_eq!(index.stats().predicted, 50);
+    // Promised anew it counts anew.
+    index.predict(id(0), &asked(&long[..40 * 16]), 100);
+    assert_eq!(found(&index, &long), BTreeMap::from([(0, 40), (1, 50)]));
+}
+
 /// Chains longer than a run, stored in pieces of any size, cut in the middle and made whole.
 #[test]
 fn long_chains_are_exact() {

@@ -152,6 +152,8 @@ impl World {
             exact,
             repeat,
         };
+        // Where the index may forget a block before its engine does, the promise of it may stay.
+        world.oracle.breaks = exact;
         (0..sizes.len()).for_each(|endpoint| world.join(endpoint));
         world
     }

@@ -97,6 +97,8 @@ pub struct SourceStats {
     pub waiting: usize,
     /// Number of the last message that counts.
     pub last: Option<u64>,
+    /// When that one was published, in Unix seconds of the engine's clock.
+    pub published: Option<f64>,
     /// Seconds from the engine's publishing to our applying, of the last live message; includes how far the two clocks
     /// differ.
     pub lag: Option<f64>,
@@ -150,6 +152,7 @@ pub(super) struct State {
     pub(super) heard_on: Option<u64>,
     pub(super) waiting: usize,
     pub(super) last: Option<u64>,
+    pub(super) published: Option<f64>,
     pub(super) lag: Option<f64>,
     pub(super) counts: Counts,
 }
@@ -175,6 +178,7 @@ impl Shared {
             heard: state.lines > 0 && state.heard_on == Some(state.counts.connects),
             waiting: state.waiting,
             last: state.last,
+            published: state.published,
             lag: state.lag,
             counts: state.counts,
         }

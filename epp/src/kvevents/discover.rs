@@ -6,8 +6,12 @@ use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
 use bytes::BytesMut;
 use serde::Deserialize;
 use thiserror::Error;
+use wicketgate_zmtp::Role;
 
-use super::config::{Events, RankSource};
+use super::{
+    config::{Events, IntakeConfig, RankSource},
+    dial,
+};
 use crate::engine::{AskError, Line, Question};
 
 /// Longest answer in bytes.
@@ -39,7 +43,8 @@ struct Publisher {
     replay_endpoint: Option<String>,
 }
 
-/// Asks an engine; `host` is where it is.
+/// Asks an engine; `host` is where it is. Where it names a host, whoever listens there is greeted: it may be the engine
+/// itself.
 ///
 /// # Errors
 /// When it does not answer in time, or not with a list of publishers.
@@ -49,7 +54,21 @@ pub(crate) async fn discover(
     within: Duration,
 ) -> Result<Vec<RankSource>, DiscoverError> {
     let body = get(line, "/kv_event_sources", within).await?;
-    parse_sources(&body, host)
+    let mut ranks = parse_sources(&body, host)?;
+    let config = IntakeConfig {
+        connect_timeout: within,
+        ..IntakeConfig::default()
+    };
+    for rank in &mut ranks {
+        if let Events::Listen { at, .. } = rank.events
+            && dial::connect(&at.to_string(), Role::Sub, &config)
+                .await
+                .is_ok()
+        {
+            rank.events = Events::Connect(at.to_string());
+        }
+    }
+    Ok(ranks)
 }
 
 /// One entry of the list of models.
@@ -123,11 +142,18 @@ pub fn parse_sources(json: &[u8], host: &str) -> Result<Vec<RankSource>, Discove
     Ok(ranks)
 }
 
-/// vLLM binds an endpoint that names no host, and connects to one that does.
+/// vLLM listens on an endpoint that names no host or has `::` in it, and connects to any other; but where it let the
+/// system choose a port (`tcp://*:0`) it listens, and names its own host.
 fn events(endpoint: &str, host: &str) -> Option<Events> {
     let (named, port) = split(endpoint)?;
     if matches!(named, "*" | "::" | "[::]") {
         return Some(Events::Connect(format!("{host}:{port}")));
+    }
+    if named.contains("::") {
+        let at: SocketAddr = format!("{named}:{port}").parse().ok()?;
+        // A socket of IPv6 that is an address of IPv4 is one of IPv4.
+        let at = SocketAddr::new(at.ip().to_canonical(), port);
+        return Some(Events::Connect(at.to_string()));
     }
     let at = match named {
         "localhost" => SocketAddr::from(([127, 0, 0, 1], port)),
@@ -167,6 +193,18 @@ mod tests {
             },
         ];
         assert_eq!(ranks, expected);
+    }
+
+    #[test]
+    fn an_address_of_ipv6_with_a_gap_is_the_engines_own() {
+        for (endpoint, at) in [
+            ("tcp://[::ffff:127.0.0.1]:5557", "127.0.0.1:5557"),
+            ("tcp://[fd00::7]:5557", "[fd00::7]:5557"),
+            ("tcp://[::]:5557", "h:5557"),
+        ] {
+            let expected = Events::Connect(at.to_owned());
+            assert_eq!(events(endpoint, "h"), Some(expected), "{endpoint}");
+        }
     }
 
     #[test]

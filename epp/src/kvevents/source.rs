@@ -193,10 +193,7 @@ impl Task {
     /// Does what the cursor says, except for a replay.
     pub(super) fn obey(&self, position: &mut Position, verdict: Verdict, read: &Read, live: bool) {
         if verdict.clear {
-            self.index.clear(self.id);
-            if let Some(check) = &mut position.hashes {
-                check.clear();
-            }
+            self.forget(position);
         }
         if verdict.message != Fate::Apply {
             return;
@@ -221,6 +218,14 @@ impl Task {
         });
     }
 
+    /// Forgets all that the engine said.
+    fn forget(&self, position: &mut Position) {
+        self.index.clear(self.id);
+        if let Some(check) = &mut position.hashes {
+            check.clear();
+        }
+    }
+
     /// Lets the engine repeat what is missing, if it does, and says that this is over.
     async fn catch_up(&self, position: &mut Position, from: u64) {
         let rested = position
@@ -233,7 +238,11 @@ impl Task {
                 state.catching_up = false;
                 state.counts.replay_failures += u64::from(ended != Ended::Done);
             });
-            if ended != Ended::Done {
+            if ended == Ended::Done {
+                if position.cursor.replay_done() {
+                    self.forget(position);
+                }
+            } else {
                 tracing::warn!(
                     address,
                     reason = ended.label(),
@@ -250,6 +259,7 @@ impl Task {
         self.shared.note(|state| {
             state.counts.cursor = position.cursor.counts();
             state.last = position.cursor.last();
+            state.published = position.cursor.published();
         });
     }
 }

@@ -16,7 +16,7 @@ use wicketgate_wire::EngineKind;
 
 use super::{EventsFrom, Prefixes, State, endpoint};
 use crate::{
-    engine::Line,
+    engine::{Line, Reach},
     kvevents::{self, Dialect, DiscoverError, Events, IntakeError, RankSource, Source, base_model},
 };
 
@@ -111,16 +111,14 @@ impl FollowError {
     }
 }
 
-impl Prefixes {
-    /// Takes a life into the index, and its events as soon as the engine is there.
-    pub fn join(self: &Arc<Self>, spec: LifeSpec) -> Life {
-        let model = self.model_of(&spec.models);
-        let id = spec.id;
-        let state = Arc::new(State {
+impl State {
+    /// That of a life of which nothing is known yet.
+    pub(super) fn new(spec: &LifeSpec, reach: Reach) -> State {
+        State {
             pool: Arc::clone(&spec.pool),
             name: Arc::clone(&spec.name),
             models: Arc::clone(&spec.models),
-            line: Line::new(Arc::clone(&spec.address), self.spec.reach.clone()),
+            line: Line::new(Arc::clone(&spec.address), reach),
             rested: AtomicU64::new(0),
             renewals: watch::Sender::new(0),
             lost: AtomicBool::new(false),
@@ -129,11 +127,21 @@ impl Prefixes {
             address: Arc::clone(&spec.address),
             engine: spec.engine,
             exact: AtomicBool::new(false),
+            started: AtomicU64::new(0),
             asleep: AtomicBool::new(false),
             room: AtomicU64::new(0),
             ranks: RwLock::new(vec![0]),
             left: Mutex::new(false),
-        });
+        }
+    }
+}
+
+impl Prefixes {
+    /// Takes a life into the index, and its events as soon as the engine is there.
+    pub fn join(self: &Arc<Self>, spec: LifeSpec) -> Life {
+        let model = self.model_of(&spec.models);
+        let id = spec.id;
+        let state = Arc::new(State::new(&spec, self.spec.reach.clone()));
         let first = endpoint(id, 0);
         self.lives.write().insert(id, Arc::clone(&state));
         let follows = match self.spec.events {

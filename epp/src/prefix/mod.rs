@@ -225,6 +225,8 @@ struct State {
     engine: EngineKind,
     /// Events come, or came.
     exact: AtomicBool,
+    /// When the engine's process started, by its last scrape; bits of Unix seconds, 0 when unknown.
+    started: AtomicU64,
     /// The engine slept when it was scraped last.
     asleep: AtomicBool,
     /// Blocks of ours that the engine's cache holds, 0 when unknown.
@@ -420,6 +422,7 @@ impl Prefixes {
         {
             self.bound(id, &state);
         }
+        self.restarted(id, &state, sample.started);
         let asleep = sample.ranks.iter().any(|rank| rank.sleeping == Some(true));
         if asleep && !state.asleep.swap(asleep, Ordering::AcqRel) {
             for rank in state.ranks.read().iter() {
@@ -427,6 +430,24 @@ impl Prefixes {
             }
         }
         state.asleep.store(asleep, Ordering::Release);
+    }
+
+    /// Forgets what a process had that is gone. Its successor may have said nothing yet; once it has, the intake knows.
+    fn restarted(&self, id: Incarnation, state: &State, started: Option<f64>) {
+        let Some(started) = started else { return };
+        let before = f64::from_bits(state.started.swap(started.to_bits(), Ordering::AcqRel));
+        if before == started {
+            return;
+        }
+        let first = before == 0.0;
+        for rank in state.ranks.read().iter() {
+            let id = endpoint(id, *rank);
+            let last = self.intake.source(id).and_then(|source| source.published);
+            // What was promised to an engine that says nothing is gone with its process too.
+            if last.map_or(!first, |last| last < started) {
+                self.index.clear(id);
+            }
+        }
     }
 
     /// Bounds what picks may promise for a life.

@@ -189,6 +189,7 @@ fn tokenize(api: Api, body: &[u8]) -> Option<Bytes> {
         };
         let value = match *name {
             "prompt" => only(value)?,
+            "messages" if reasons(value) => return None,
             _ => value,
         };
         made.put_u8(if made.is_empty() { b'{' } else { b',' });
@@ -238,6 +239,18 @@ fn fields(body: &[u8], names: &[&str]) -> Result<Fields, ScanError> {
     Ok(found)
 }
 
+/// Whether a message names its reasoning as it was named of old: engines take that over, and `/tokenize` drops it.
+fn reasons(messages: &[u8]) -> bool {
+    const NAME: &[u8] = b"\"reasoning_content\"";
+    let named = messages.windows(NAME.len()).enumerate();
+    let mut named = named.filter(|(_, name)| *name == NAME);
+    named.any(|(at, _)| {
+        let rest = messages.get(at + NAME.len()..).unwrap_or_default();
+        let value = rest.trim_ascii_start().strip_prefix(b":");
+        value.is_some_and(|value| !value.trim_ascii_start().starts_with(b"null"))
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -270,6 +283,10 @@ mod tests {
                 Api::ChatCompletions,
                 r#"{"messages":[],"reasoning_effort":"low"}"#,
             ),
+            (
+                Api::ChatCompletions,
+                r#"{"messages":[{"role":"assistant","reasoning_content" : "so"}]}"#,
+            ),
             (Api::Completions, r#"{"prompt":[1,2]}"#),
             (
                 Api::Completions,
@@ -280,8 +297,13 @@ mod tests {
         ] {
             assert_eq!(made(api, body), None, "{body}");
         }
-        let null = r#"{"messages":[],"documents":null}"#;
-        assert!(made(Api::ChatCompletions, null).is_some());
+        for null in [
+            r#"{"messages":[],"documents":null}"#,
+            r#"{"messages":[{"role":"assistant","reasoning_content": null}]}"#,
+            r#"{"messages":[{"role":"user","content":"\"reasoning_content\": 1"}]}"#,
+        ] {
+            assert!(made(Api::ChatCompletions, null).is_some(), "{null}");
+        }
     }
 
     #[test]

@@ -307,6 +307,140 @@ async fn answers_do_not_change_between_questions() {
     drop(life);
 }
 
+/// Another process than before has nothing of what was promised to the old one, and nothing of what that one said.
+#[tokio::test]
+async fn a_new_process_holds_nothing() {
+    let prefixes = start(spec());
+    let _life = join(&prefixes, 1);
+    let live = LiveView::new(Arc::clone(&prefixes));
+    let (_, prompted) = read(&prefixes, Api::Completions, "m", &ids(101));
+    let mut id = 0;
+    let mut cached = |started: Option<f64>| {
+        let sample = MetricsSample {
+            started,
+            ..MetricsSample::default()
+        };
+        prefixes.scraped(Incarnation(1), &sample);
+        id += 1;
+        let asked = view(id, &prompted.keys, 101);
+        live.look(&asked);
+        let cached = live.cached_tokens(&asked, Incarnation(1));
+        live.picked(&asked, Incarnation(1));
+        cached
+    };
+    assert_eq!(
+        [None, Some(100.0)].map(&mut cached),
+        [0, 96],
+        "it is known for the first time"
+    );
+    assert_eq!(
+        [Some(100.0), None, Some(100.0)].map(&mut cached),
+        [96, 96, 96]
+    );
+    assert_eq!([Some(200.0), Some(200.0)].map(&mut cached), [0, 96]);
+}
+
+/// An engine whose publisher a test moves.
+struct Moving {
+    api: std::net::SocketAddr,
+    publisher: Arc<Mutex<std::net::SocketAddr>>,
+}
+
+impl Moving {
+    async fn start(publisher: std::net::SocketAddr) -> Moving {
+        use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let api = listener.local_addr().unwrap();
+        let publisher = Arc::new(Mutex::new(publisher));
+        let shared = Arc::clone(&publisher);
+        tokio::spawn(async move {
+            loop {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                let _ = stream.read(&mut [0; 4096]).await;
+                let at = *shared.lock();
+                let body = format!(
+                    r#"{{"0":{{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://{at}"}}}}"#
+                );
+                let length = body.len();
+                let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n{body}");
+                let _ = stream.write_all(answer.as_bytes()).await;
+            }
+        });
+        Moving { api, publisher }
+    }
+}
+
+/// A publisher that says nothing; its drop closes its port and its connections.
+struct Silent {
+    at: std::net::SocketAddr,
+    task: JoinHandle<()>,
+}
+
+impl Drop for Silent {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Silent {
+    async fn start() -> Silent {
+        use wicketgate_zmtp::{Limits, Role, handshake};
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let at = listener.local_addr().unwrap();
+        let task = tokio::spawn(async move {
+            let mut connections = tokio::task::JoinSet::new();
+            loop {
+                let (stream, _) = listener.accept().await.unwrap();
+                connections.spawn(async move {
+                    let (read, write) = stream.into_split();
+                    let greeted = handshake(read, write, Role::Pub, Limits::default()).await;
+                    if let Ok((mut reader, _writer)) = greeted {
+                        while let Ok(Some(_)) = reader.recv().await {}
+                    }
+                });
+            }
+        });
+        Silent { at, task }
+    }
+}
+
+/// Field case: `tcp://*:0` gives an engine another port after each start.
+#[tokio::test]
+async fn an_engine_that_publishes_elsewhere_after_a_restart_is_found() {
+    let first = Silent::start().await;
+    let engine = Moving::start(first.at).await;
+    let prefixes = start(PrefixSpec {
+        events: EventsFrom::Discover,
+        ..bytewise()
+    });
+    let life = prefixes.join(LifeSpec {
+        id: Incarnation(1),
+        pool: "main".into(),
+        models: Vec::new().into(),
+        name: "e1".into(),
+        address: engine.api.to_string().into(),
+        engine: EngineKind::Vllm,
+        labels: Default::default(),
+    });
+    let until_connected = async |connected: bool| {
+        while prefixes.intake.sources().iter().any(|it| it.connected) != connected {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    until_connected(true).await;
+    drop(first);
+    until_connected(false).await;
+    let second = Silent::start().await;
+    *engine.publisher.lock() = second.at;
+    until_connected(true).await;
+    assert_eq!(prefixes.stats().endpoints, 1);
+    drop(life);
+    assert_eq!(
+        (prefixes.sources().len(), prefixes.stats().endpoints),
+        (0, 0)
+    );
+}
+
 #[tokio::test]
 async fn what_keeps_it_from_starting_is_said() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();

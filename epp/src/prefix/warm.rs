@@ -369,6 +369,10 @@ impl Prefixes {
             Some(model) if *model != *told.model => return Err(Fate::OtherModel),
             Some(_) => {}
         }
+        // What a process had that is gone is nobody's any more.
+        if told.published < f64::from_bits(state.started.load(Ordering::Acquire)) {
+            return Err(Fate::OtherLife);
+        }
         let stood = standing.connections.get(&id).copied();
         let same = standing.near || !is_loopback(&state.address);
         Ok(Offer {
@@ -447,14 +451,13 @@ struct Offer {
 
 #[cfg(test)]
 mod tests {
-
     use wicketgate_wire::{EngineKind, scan_metrics};
 
     use super::{
-        super::{EventsFrom, Life, LifeSpec, PrefixSpec},
+        super::{EventsFrom, LifeSpec, PrefixSpec},
         *,
     };
-    use crate::clock::Clock;
+    use crate::{clock::Clock, engine::Reach};
 
     fn prefixes() -> Arc<Prefixes> {
         let spec = PrefixSpec {
@@ -470,20 +473,16 @@ mod tests {
         Prefixes::start(Clock::start(), spec).unwrap()
     }
 
-    fn join(prefixes: &Arc<Prefixes>, id: u64) -> Life {
-        join_at(prefixes, id, &format!("127.0.0.{id}:8000"))
-    }
-
-    fn join_at(prefixes: &Arc<Prefixes>, id: u64, address: &str) -> Life {
-        prefixes.join(LifeSpec {
+    fn life(id: u64) -> LifeSpec {
+        LifeSpec {
             id: Incarnation(id),
             pool: "main".into(),
             models: vec!["m".to_owned()].into(),
             name: format!("e{id}").into(),
-            address: address.into(),
+            address: format!("127.0.0.{id}:8000").into(),
             engine: EngineKind::Vllm,
             labels: std::collections::BTreeMap::new(),
-        })
+        }
     }
 
     fn told<'a>(name: &'a str, address: &'a str, model: &'a str) -> Told<'a> {
@@ -520,15 +519,24 @@ mod tests {
     #[tokio::test]
     async fn each_engine_of_a_snapshot_comes_to_something() {
         let prefixes = prefixes();
-        let _lives = [1, 2].map(|id| join(&prefixes, id));
-        while prefixes.intake.sources().len() < 2 {
+        let _lives = [1, 2, 3].map(|id| prefixes.join(life(id)));
+        while prefixes.intake.sources().len() < 3 {
             tokio::task::yield_now().await;
         }
-        let page = "vllm:engine_sleep_state{engine=\"0\",sleep_state=\"awake\"} 0\n";
-        prefixes.scraped(
-            Incarnation(2),
-            &scan_metrics(EngineKind::Vllm, page.as_bytes()),
-        );
+        for (id, page) in [
+            (
+                2,
+                "vllm:engine_sleep_state{engine=\"0\",sleep_state=\"awake\"} 0\n",
+            ),
+            (3, "process_start_time_seconds 1.5\n"),
+        ] {
+            let sample = scan_metrics(EngineKind::Vllm, page.as_bytes());
+            prefixes.scraped(Incarnation(id), &sample);
+        }
+        let younger = Told {
+            published: 2.0,
+            ..told("e3", "127.0.0.3:8000", "m")
+        };
         let sglang = Told {
             engine: EngineKind::Sglang,
             ..told("e1", "127.0.0.1:8000", "m")
@@ -545,6 +553,8 @@ mod tests {
             (told("e9", "127.0.0.1:8000", "m"), Fate::Absent),
             (sglang, Fate::Absent),
             (told("e2", "127.0.0.2:8000", "m"), Fate::Asleep),
+            (told("e3", "127.0.0.3:8000", "m"), Fate::OtherLife),
+            (younger, Fate::Unsure),
         ];
         let (sources, want): (Vec<_>, Vec<_>) = all.into_iter().unzip();
         let bytes = written(&prefixes, &sources);
@@ -578,17 +588,18 @@ mod tests {
     #[tokio::test]
     async fn the_loopback_is_another_one_elsewhere() {
         let prefixes = prefixes();
-        let _life = join(&prefixes, 1);
+        let _life = prefixes.join(life(1));
         let id = endpoint(Incarnation(1), 0);
         let vouched = |near, address: &str, heard| {
             let standing = Standing {
                 connections: HashMap::from([(id, 4)]),
                 near,
             };
-            // A life of its own for each address; the word is for the first one.
-            let other = Incarnation(2);
-            let _life = join_at(&prefixes, other.0, address);
-            let state = Arc::clone(&prefixes.lives.read()[&other]);
+            let spec = LifeSpec {
+                address: address.into(),
+                ..life(1)
+            };
+            let state = Arc::new(State::new(&spec, Reach::default()));
             let told = Told {
                 heard,
                 ..told("e1", address, "m")

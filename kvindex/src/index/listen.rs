@@ -13,6 +13,8 @@ use crate::{
     keys::Key,
 };
 
+use super::store::Spot;
+
 /// So many names that they fit into a lane that is full.
 const MOST_IN_EVENT: usize = Blocks::MOST / 4;
 
@@ -239,7 +241,15 @@ impl Index {
         let mut applied = Applied::default();
         let mut told = member.told.lock();
         if let Some((_, lane)) = told.lanes.iter_mut().find(|(group, _)| *group == 0) {
-            lane.remove(self.ground(&member), hashes, tier, &mut applied);
+            let mut gone = self.promises(&member, tier);
+            lane.remove(
+                self.ground(&member),
+                hashes,
+                tier,
+                &mut applied,
+                gone.as_mut(),
+            );
+            self.broken(&member, gone);
         }
         self.settle(&member, &mut told, &mut applied);
         Some(applied)
@@ -252,9 +262,39 @@ impl Index {
             .find(|(group, _)| *group == removed.group);
         match lane {
             Some((_, lane)) => {
-                lane.remove(self.ground(member), &removed.hashes, removed.tier, applied);
+                let mut gone = self.promises(member, removed.tier);
+                let ground = self.ground(member);
+                lane.remove(
+                    ground,
+                    &removed.hashes,
+                    removed.tier,
+                    applied,
+                    gone.as_mut(),
+                );
+                self.broken(member, gone);
             }
             None => applied.unknown += removed.hashes.len() as u64,
+        }
+    }
+
+    /// Room for blocks that may be promised; `None` where none are.
+    fn promises(&self, member: &Member, tier: Tier) -> Option<Vec<Spot>> {
+        let some = member.predicted.load(Ordering::Relaxed) > 0 && tier == Tier::Device;
+        some.then(Vec::new)
+    }
+
+    /// An engine that gives up what was just promised has no room for the other promises either: it tells what it
+    /// computes.
+    fn broken(&self, member: &Member, gone: Option<Vec<Spot>>) {
+        let Some(gone) = gone.filter(|gone| !gone.is_empty()) else {
+            return;
+        };
+        let mut promised = member.promised.lock();
+        if let Some(predictions) = &mut promised.predictions
+            && gone.iter().any(|spot| predictions.has(*spot))
+        {
+            predictions.clear(&self.store);
+            self.count_promised(member, &promised);
         }
     }
 

@@ -6,7 +6,10 @@
 
 use std::{cmp::Reverse, collections::BTreeSet};
 
-use super::{holdings::Holdings, store::Store};
+use super::{
+    holdings::Holdings,
+    store::{Spot, Store},
+};
 use crate::{Nanos, events::Tier};
 
 /// Order in which predictions end.
@@ -179,6 +182,13 @@ impl Predictions {
             self.holdings
                 .release(due.holding, run, end, usize::from(due.length), Tier::Device);
         }
+    }
+
+    /// Whether a block is promised.
+    pub(crate) fn has(&self, spot: Spot) -> bool {
+        let holding = self.holdings.of_run(spot.run);
+        let holding = holding.and_then(|holding| self.holdings.get(holding));
+        holding.is_some_and(|holding| usize::from(spot.at) < holding.end())
     }
 
     /// Ends everything.

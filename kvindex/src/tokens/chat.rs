@@ -1,12 +1,16 @@
 //! A chat request, as templates see it.
 //!
 //! vLLM shapes messages before its template does: content parts become one text or a list of texts, arguments of tool
-//! calls become objects, fields that it does not know are dropped.
+//! calls become objects, fields that it does not know are dropped, developers become the system where the template knows
+//! none.
 
 use minijinja::{Value, value::ValueKind};
 use serde::Deserialize;
 
 use super::{ContentFormat, TokensError};
+
+/// A line that Claude Code puts before its system prompt. It changes with each request, so vLLM leaves it out.
+const BILLING: &str = "x-anthropic-billing-header";
 
 /// What a template sees where a message has an image, a sound or the like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +22,19 @@ pub(super) enum Media<'a> {
     /// This text in its place; in a message that is one text, instead of the whole text.
     Text(&'a str),
 }
+
+/// What a template expects.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Expected<'a> {
+    /// How it wants the content of messages.
+    pub(super) format: ContentFormat,
+    /// It knows the role `developer`.
+    pub(super) developers: bool,
+    /// What it is to see in the place of media.
+    pub(super) media: Media<'a>,
+}
+
+const MEDIA: TokensError = TokensError::Unsupported("images, sounds and other media");
 
 /// A chat request: the fields of an OpenAI request that its prompt depends on.
 #[derive(Clone, Debug, Deserialize)]
@@ -137,72 +154,222 @@ impl Chat {
                 Content::Text(text) => (Some(text), &[]),
                 Content::Parts(parts) => (None, parts),
             };
-            let parts = parts.iter().filter_map(|part| part.text().ok());
+            let parts = parts.iter().filter_map(|part| part.text().ok().flatten());
             text.into_iter().chain(parts)
         })
     }
 
     /// Text of the final message, for who continues it.
-    pub(super) fn final_text(&self) -> Result<String, TokensError> {
-        match self.messages.last().map(|message| &message.content) {
-            Some(Content::Text(text)) => Ok(text.clone()),
-            Some(Content::Parts(parts)) => match parts.last() {
-                Some(part) => Ok(part.text()?.to_owned()),
-                None => Ok(String::new()),
-            },
-            _ => Ok(String::new()),
-        }
+    pub(super) fn final_text(&self, expected: Expected<'_>) -> Result<String, TokensError> {
+        let Some(last) = self.messages.last() else {
+            return Ok(String::new());
+        };
+        Ok(match last.shaped(&last.role, expected)? {
+            Shaped::Text(text) => text,
+            Shaped::Parts(parts) => {
+                let mut texts = parts.iter().rev();
+                let last = texts.find_map(|piece| piece.text(expected.media));
+                last.unwrap_or_default().to_owned()
+            }
+        })
     }
 
     /// The variables of a template that come from the request.
     pub(super) fn variables(
         &self,
-        format: ContentFormat,
-        media: Media<'_>,
+        expected: Expected<'_>,
     ) -> Result<Vec<(String, Value)>, TokensError> {
-        let messages: Result<Vec<Value>, _> = self
-            .messages
-            .iter()
-            .map(|message| message.value(format, media))
-            .collect();
         let tools = self.tools.as_ref().filter(|tools| !tools.is_empty());
         let tools = match tools {
             Some(tools) => Value::from(tools.iter().map(Tool::value).collect::<Vec<Value>>()),
             None => Value::from(()),
         };
-        let documents = self.documents.clone();
         let mut all = vec![
-            ("messages".to_owned(), Value::from(messages?)),
+            ("messages".to_owned(), self.conversation(expected)?),
             ("tools".to_owned(), tools),
-            (
-                "documents".to_owned(),
-                documents.unwrap_or_else(|| Value::from(())),
-            ),
             (
                 "add_generation_prompt".to_owned(),
                 Value::from(self.generates()),
             ),
         ];
+        if let Some(documents) = self.documents.clone().filter(|value| !value.is_none()) {
+            all.push(("documents".to_owned(), documents));
+        }
         if let Some(effort) = &self.reasoning_effort {
             all.push(("reasoning_effort".to_owned(), Value::from(effort)));
         }
+        // What the request says in a field of its own goes before what it says among these.
+        let fixed = all.len();
         for (name, value) in self.chat_template_kwargs.iter().flat_map(fields) {
             let Some(name) = name.as_str() else { continue };
-            all.retain(|(known, _)| known != name);
-            all.push((name.to_owned(), value));
+            if !all.iter().take(fixed).any(|(known, _)| known == name) {
+                all.push((name.to_owned(), value));
+            }
+        }
+        let named = |name: &str| all.iter().any(|(known, _)| known == name);
+        let missing = ["documents", "enable_thinking"].map(|name| !named(name));
+        if missing[0] {
+            all.push(("documents".to_owned(), Value::from(())));
+        }
+        // Who asks for an effort wants the model to think.
+        if let (true, Some(effort)) = (missing[1], &self.reasoning_effort) {
+            all.push(("enable_thinking".to_owned(), Value::from(effort != "none")));
         }
         Ok(all)
     }
+
+    /// The messages. Where the template knows no developers, theirs are the system's, and all of the system's come first,
+    /// as one.
+    fn conversation(&self, expected: Expected<'_>) -> Result<Value, TokensError> {
+        let turned = !expected.developers && self.messages.iter().any(Message::is_developers);
+        let role = |message: &Message| match turned && message.is_developers() {
+            true => "system".to_owned(),
+            false => message.role.clone(),
+        };
+        let scattered = turned
+            && self
+                .messages
+                .iter()
+                .skip(1)
+                .any(|other| role(other) == "system");
+        let mut system: Vec<String> = Vec::new();
+        let mut all = Vec::with_capacity(self.messages.len());
+        for message in &self.messages {
+            let role = role(message);
+            if scattered && role == "system" {
+                system.push(message.shaped(&role, expected)?.into_text(expected.media));
+            } else {
+                all.push(message.value(&role, expected)?);
+            }
+        }
+        if scattered {
+            system.retain(|text| !text.is_empty());
+            let merged = [
+                ("role", Value::from("system")),
+                ("content", Value::from(system.join("\n\n"))),
+            ];
+            all.insert(0, Value::from_pairs(merged));
+        }
+        Ok(Value::from(all))
+    }
+}
+
+/// A part of a message.
+#[derive(Clone, Copy, Debug)]
+enum Piece<'a> {
+    Text(&'a str),
+    /// An image, a sound or the like, by its kind as templates know it.
+    Medium(&'a str),
+}
+
+impl<'a> Piece<'a> {
+    fn is_medium(&self) -> bool {
+        matches!(self, Piece::Medium(_))
+    }
+
+    /// Its text, or that in its place.
+    fn text(self, media: Media<'a>) -> Option<&'a str> {
+        match (self, media) {
+            (Piece::Text(text), _) | (Piece::Medium(_), Media::Text(text)) => Some(text),
+            (Piece::Medium(_), Media::Refused | Media::Parts) => None,
+        }
+    }
+
+    fn value(self, media: Media<'a>) -> Value {
+        let (kind, text) = match self {
+            Piece::Text(_) => ("text", self.text(media)),
+            Piece::Medium(kind) => match self.text(media) {
+                Some(text) => ("text", Some(text)),
+                None => (kind, None),
+            },
+        };
+        let text = text.map(|text| ("text", Value::from(text)));
+        Value::from_pairs([("type", Value::from(kind))].into_iter().chain(text))
+    }
+}
+
+/// The content of a message as its template takes it.
+enum Shaped<'a> {
+    Text(String),
+    Parts(Vec<Piece<'a>>),
+}
+
+impl<'a> Shaped<'a> {
+    /// As one text.
+    fn into_text(self, media: Media<'a>) -> String {
+        match self {
+            Shaped::Text(text) => text,
+            Shaped::Parts(pieces) => joined(&pieces, media),
+        }
+    }
+
+    fn value(self, media: Media<'a>) -> Value {
+        match self {
+            Shaped::Text(text) => Value::from(text),
+            Shaped::Parts(pieces) => {
+                let parts = pieces.into_iter().map(|piece| piece.value(media));
+                Value::from(parts.collect::<Vec<Value>>())
+            }
+        }
+    }
+}
+
+fn joined<'a>(pieces: &[Piece<'a>], media: Media<'a>) -> String {
+    let texts = pieces.iter().filter_map(|piece| piece.text(media));
+    texts.collect::<Vec<&str>>().join("\n")
 }
 
 impl Message {
-    fn value(&self, format: ContentFormat, media: Media<'_>) -> Result<Value, TokensError> {
-        let mut fields = vec![
-            ("role", Value::from(&self.role)),
-            ("content", self.content.value(format, media)?),
-        ];
+    fn is_developers(&self) -> bool {
+        self.role == "developer"
+    }
+
+    /// What its content is made of. Where that becomes one text, empty ones leave no trace.
+    fn pieces(&self, expected: Expected<'_>) -> Result<Vec<Piece<'_>>, TokensError> {
+        let mut pieces: Vec<Piece<'_>> = match &self.content {
+            Content::Absent => Vec::new(),
+            Content::Text(text) => vec![Piece::Text(text)],
+            Content::Parts(parts) => {
+                let pieces: Result<Vec<_>, _> = parts.iter().map(Part::piece).collect();
+                pieces?.into_iter().flatten().collect()
+            }
+        };
+        if expected.media == Media::Refused && pieces.iter().any(Piece::is_medium) {
+            return Err(MEDIA);
+        }
+        if self.role == "system" {
+            let billed = pieces.into_iter().filter_map(|piece| match piece {
+                Piece::Text(text) => without_billing(text).map(Piece::Text),
+                Piece::Medium(_) => Some(piece),
+            });
+            pieces = billed.collect();
+        }
+        if expected.format == ContentFormat::String {
+            pieces.retain(|piece| !matches!(piece, Piece::Text("")));
+        }
+        Ok(pieces)
+    }
+
+    /// Its content for a template, as that of `role`.
+    fn shaped<'a>(&'a self, role: &str, expected: Expected<'a>) -> Result<Shaped<'a>, TokensError> {
+        let pieces = self.pieces(expected)?;
+        let media = pieces.iter().any(Piece::is_medium);
+        Ok(match (expected.format, expected.media) {
+            // Where engines put a medium into a text is theirs to say: before the text, as a rule.
+            (ContentFormat::String, Media::Text(text)) if media => Shaped::Text(text.to_owned()),
+            // Templates take the answers of tools as one text, unless there is more than text in them.
+            (ContentFormat::Parts, _) if role != "tool" || media => Shaped::Parts(pieces),
+            (ContentFormat::Parts | ContentFormat::String, _) => {
+                Shaped::Text(joined(&pieces, expected.media))
+            }
+        })
+    }
+
+    fn value(&self, role: &str, expected: Expected<'_>) -> Result<Value, TokensError> {
+        let content = self.shaped(role, expected)?.value(expected.media);
+        let mut fields = vec![("role", Value::from(role)), ("content", content)];
         if self.role == "assistant" {
-            if let Some(calls) = &self.tool_calls {
+            if let Some(calls) = self.tool_calls.as_ref().filter(|calls| !calls.is_empty()) {
                 let calls: Result<Vec<Value>, _> = calls.iter().map(call).collect();
                 fields.push(("tool_calls", Value::from(calls?)));
             }
@@ -225,40 +392,13 @@ impl Message {
     }
 }
 
-impl Content {
-    fn value(&self, format: ContentFormat, media: Media<'_>) -> Result<Value, TokensError> {
-        let parts: &[Part] = match self {
-            Content::Absent => &[],
-            Content::Text(text) => return Ok(one(format, text)),
-            Content::Parts(parts) => parts,
-        };
-        match (format, media) {
-            // Where engines put a medium into a text is theirs to say: before the text, as a rule.
-            (ContentFormat::String, Media::Text(text)) if parts.iter().any(Part::is_medium) => {
-                Ok(Value::from(text))
-            }
-            (ContentFormat::String, _) => {
-                let texts: Result<Vec<&str>, _> = parts.iter().map(Part::text).collect();
-                Ok(Value::from(texts?.join("\n")))
-            }
-            (ContentFormat::Parts, _) => {
-                let parts = parts.iter().map(|part| part.value(media));
-                Ok(Value::from(parts.collect::<Result<Vec<Value>, _>>()?))
-            }
-        }
+/// A text of the system without the line that [`BILLING`] begins; `None` if that is all.
+fn without_billing(text: &str) -> Option<&str> {
+    if !text.starts_with(BILLING) {
+        return Some(text);
     }
-}
-
-/// Content that is one text.
-fn one(format: ContentFormat, text: &str) -> Value {
-    match format {
-        ContentFormat::String => Value::from(text),
-        ContentFormat::Parts => Value::from(vec![text_part(text)]),
-    }
-}
-
-fn text_part(text: &str) -> Value {
-    Value::from_pairs([("type", Value::from("text")), ("text", Value::from(text))])
+    let (_, rest) = text.split_once('\n')?;
+    Some(rest).filter(|rest| !rest.is_empty())
 }
 
 impl Part {
@@ -277,59 +417,56 @@ impl Part {
         }
     }
 
-    fn is_medium(&self) -> bool {
-        self.medium().is_some()
-    }
-
-    fn value(&self, media: Media<'_>) -> Result<Value, TokensError> {
-        match (self.medium(), media) {
-            (Some(kind), Media::Parts) => Ok(Value::from_pairs([("type", Value::from(kind))])),
-            (Some(_), Media::Text(text)) => Ok(text_part(text)),
-            (_, _) => Ok(text_part(self.text()?)),
+    /// What it is to a template; `None` if that is nothing.
+    fn piece(&self) -> Result<Option<Piece<'_>>, TokensError> {
+        match self.medium() {
+            Some(kind) => Ok(Some(Piece::Medium(kind))),
+            None => Ok(self.text()?.map(Piece::Text)),
         }
     }
 
-    fn text(&self) -> Result<&str, TokensError> {
-        let Part::Typed {
-            kind,
-            text,
-            refusal,
-            thinking,
-        } = self
-        else {
-            return match self {
-                Part::Bare(text) => Ok(text),
-                Part::Typed { .. } => Ok(""),
-            };
+    /// Its text; `None` if it has none, as an answer that is no refusal.
+    fn text(&self) -> Result<Option<&str>, TokensError> {
+        let (kind, text, refusal, thinking) = match self {
+            Part::Bare(text) => return Ok(Some(text)),
+            Part::Typed {
+                kind,
+                text,
+                refusal,
+                thinking,
+            } => (kind, text, refusal, thinking),
         };
         let text = match kind.as_deref() {
             Some("text" | "input_text" | "output_text") => text,
             Some("refusal") => refusal,
             Some("thinking") => thinking,
             None if text.is_some() => text,
-            _ => return Err(TokensError::Unsupported("images, sounds and other media")),
+            _ => return Err(MEDIA),
         };
-        let missing = || TokensError::Request("a content part without its text".to_owned());
-        text.as_deref().ok_or_else(missing)
+        match (text, kind.as_deref()) {
+            (Some(text), _) => Ok(Some(text)),
+            (None, Some("text" | "refusal")) => Ok(None),
+            (None, _) => {
+                let why = "a content part without its text";
+                Err(TokensError::Request(why.to_owned()))
+            }
+        }
     }
 }
 
-/// A tool call whose arguments are an object.
+/// A tool call whose arguments are an object. What is none is none of the conversation's: it goes on without.
 fn call(call: &Value) -> Result<Value, TokensError> {
     let wrong = |what: &str| TokensError::Request(format!("a tool call {what}"));
     let Some(function) = field(call, "function") else {
         return Ok(call.clone());
     };
-    let arguments = match field(&function, "arguments") {
-        Some(arguments) => match arguments.as_str() {
-            Some("") => Value::from_pairs(<[(&str, Value); 0]>::default()),
-            Some(text) => serde_json::from_str(text)
-                .map_err(|error| wrong(&format!("with arguments that are no JSON: {error}")))?,
-            None if arguments.is_none() => Value::from_pairs(<[(&str, Value); 0]>::default()),
-            None => arguments,
-        },
-        None => Value::from_pairs(<[(&str, Value); 0]>::default()),
-    };
+    let arguments = field(&function, "arguments");
+    let arguments = arguments.and_then(|arguments| match arguments.as_str() {
+        Some(text) => serde_json::from_str(text).ok(),
+        None => Some(arguments),
+    });
+    let arguments = arguments.filter(|arguments: &Value| arguments.kind() == ValueKind::Map);
+    let arguments = arguments.unwrap_or_else(|| Value::from_pairs(<[(&str, Value); 0]>::default()));
     let function =
         with(&function, "arguments", arguments).ok_or_else(|| wrong("without a function"))?;
     with(call, "function", function).ok_or_else(|| wrong("that is no object"))

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use wicketgate_kvindex::{
     Nanos,
-    events::{Batch, EngineHash, Event, GroupKind, Removed, Stored},
+    events::{Batch, EngineHash, Event, GroupKind, Removed, Stored, Tier},
     index::{EndpointId, Matches},
 };
 
@@ -110,11 +110,18 @@ impl Group {
         }
     }
 
-    fn remove(&mut self, removed: &Removed) {
+    /// Gives the blocks whose last copy on the tier went.
+    fn remove(&mut self, removed: &Removed) -> Vec<Path> {
         let tier = removed.tier.index();
+        let mut gone = Vec::new();
         for hash in &removed.hashes {
             let copies = match (self.known.get_mut(hash), self.orphans.get_mut(hash)) {
-                (Some(block), _) => &mut block.copies,
+                (Some(block), _) => {
+                    if block.copies[tier] == 1 {
+                        gone.push(block.path.clone());
+                    }
+                    &mut block.copies
+                }
                 (None, Some(orphan)) => &mut orphan.copies,
                 (None, None) => continue,
             };
@@ -124,6 +131,7 @@ impl Group {
                 self.orphans.remove(hash);
             }
         }
+        gone
     }
 
     /// Blocks of `ours` tokens, by the farthest tier that may be used.
@@ -170,6 +178,8 @@ pub(crate) struct Endpoint {
 #[derive(Clone, Debug)]
 pub(crate) struct Oracle {
     ours: usize,
+    /// A block that an engine gives up ends what was promised to it, if it was promised.
+    pub(crate) breaks: bool,
     pub(crate) endpoints: BTreeMap<EndpointId, Endpoint>,
 }
 
@@ -177,6 +187,7 @@ impl Oracle {
     pub(crate) fn new(ours: u32) -> Oracle {
         Oracle {
             ours: ours as usize,
+            breaks: true,
             endpoints: BTreeMap::new(),
         }
     }
@@ -214,8 +225,21 @@ impl Oracle {
                 }
                 Event::Stored(_) => {}
                 Event::Removed(removed) => {
-                    if let Some(group) = endpoint.groups.get_mut(&removed.group) {
-                        group.remove(removed);
+                    let Some(group) = endpoint.groups.get_mut(&removed.group) else {
+                        continue;
+                    };
+                    let gone = group.remove(removed);
+                    let stride = (group.block_size / self.ours) as u32;
+                    // Promises made in other blocks than the engine's are not compared with what it gives up.
+                    let broken = |(path, _, made): &(Path, Nanos, u32)| {
+                        let held = |gone: &Path| {
+                            gone.scope == path.scope && path.tokens.starts_with(&gone.tokens)
+                        };
+                        *made == stride && gone.iter().any(held)
+                    };
+                    let device = removed.tier == Tier::Device && self.breaks;
+                    if device && endpoint.predictions.iter().any(broken) {
+                        endpoint.predictions.clear();
                     }
                 }
                 Event::Cleared => {

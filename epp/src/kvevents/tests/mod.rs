@@ -16,6 +16,7 @@ use wicketgate_kvindex::{
 };
 
 use super::*;
+use crate::engine::{Line, Reach};
 use engine::{
     Publisher, Replay, caller, cleared, message, payload, prompt, removed, stored, until,
 };
@@ -429,6 +430,78 @@ async fn engines_that_share_a_port_are_told_apart_by_their_topics() {
     d.send(&send("kv@pod-d@m", 0, 0)).await.unwrap();
     until("strays", || rig.intake.stats().strays >= 2).await;
     assert_eq!((rig.held(2, 0), rig.intake.stats().sources), (0, 2));
+}
+
+/// Says on one connection after the other where an engine publishes.
+async fn page(publishers: Vec<String>) -> SocketAddr {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let ranks = publishers.iter().enumerate().map(|(rank, endpoint)| {
+        format!(r#""{rank}":{{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"{endpoint}"}}"#)
+    });
+    let body = format!("{{{}}}", ranks.collect::<Vec<_>>().join(","));
+    tokio::spawn(async move {
+        loop {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let _ = stream.read(&mut [0; 4096]).await;
+            let length = body.len();
+            let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n{body}");
+            let _ = stream.write_all(answer.as_bytes()).await;
+        }
+    });
+    address
+}
+
+/// An engine that let the system choose its port says its own address, as one does that connects to us: whoever listens
+/// there tells which it is.
+#[tokio::test]
+async fn an_address_is_the_engines_own_if_a_publisher_listens_there() {
+    let engine = Publisher::start().await;
+    let other = rig();
+    let ours = other.intake.listen("127.0.0.1:0".parse().unwrap());
+    let (nobody, ours) = (free(), ours.unwrap());
+    let endpoints = [engine.address, nobody, ours].map(|at| format!("tcp://{at}"));
+    let page = page(endpoints.into()).await;
+    let line = Line::new(page.to_string().into(), Reach::default());
+    let ranks = discover(&line, "127.0.0.1", Duration::from_secs(20))
+        .await
+        .unwrap();
+    let found: Vec<Events> = ranks.into_iter().map(|rank| rank.events).collect();
+    let listen = |at| Events::Listen { at, from: None };
+    let expected = [
+        Events::Connect(engine.address.to_string()),
+        listen(nobody),
+        listen(ours),
+    ];
+    assert_eq!(found, expected);
+}
+
+/// A new engine that has nothing to repeat yet shows by that that it is new: what the old one had is forgotten at once.
+#[tokio::test]
+async fn an_engine_that_has_said_nothing_since_its_restart_holds_nothing() {
+    let rig = rig();
+    let replay = Replay::start(9).await;
+    let engine = Publisher::start().await;
+    let address = engine.address;
+    rig.intake.add(1, at(address, Some(&replay))).unwrap();
+    engine.until_heard(1).await;
+    engine.publish(1, 0, &[stored(0), stored(1)]).await;
+    replay.remember(1, 0, &[stored(0), stored(1)]);
+    until("heard", || rig.held(1, 0) == 2).await;
+    // The same engine on a new connection.
+    engine.stop().await;
+    let again = Publisher::on(address).await;
+    again.until_heard(1).await;
+    until("asked", || replay.asked() == [0, 0]).await;
+    until("caught up", || rig.intake.stats().catching_up == 0).await;
+    assert_eq!((rig.held(1, 0), rig.counts().cursor.restarts), (2, 0));
+    // Another one.
+    again.stop().await;
+    replay.memory.lock().messages.clear();
+    let _new = Publisher::on(address).await;
+    until("forgotten", || rig.held(1, 0) == 0).await;
+    assert_eq!(rig.counts().cursor.restarts, 1);
 }
 
 /// The blocks of these tests are named by number, so no scheme reproduces them.

@@ -11,6 +11,8 @@ pub struct MetricsSample {
     pub ranks: Vec<RankSample>,
     /// Adapters, where the page tells of them.
     pub lora: Option<LoraSample>,
+    /// When the engine's process started, in Unix seconds, where the page tells.
+    pub started: Option<f64>,
     /// At least one wanted series was there.
     pub recognised: bool,
     /// The page's last line was cut, and not read.

@@ -9,6 +9,9 @@ use super::{
 /// Most ranks of one page that are read. A pod has a few; a page that claims more is not believed.
 pub const MAX_RANKS: usize = 1024;
 
+/// The series of Prometheus' own client; it has no engine's prefix.
+const STARTED: &[u8] = b"process_start_time_seconds";
+
 /// Reads a page.
 pub fn scan_metrics(kind: EngineKind, text: &[u8]) -> MetricsSample {
     let mut sample = MetricsSample::default();
@@ -23,11 +26,18 @@ pub fn scan_metrics(kind: EngineKind, text: &[u8]) -> MetricsSample {
 pub fn scan_into(kind: EngineKind, text: &[u8], sample: &mut MetricsSample) {
     sample.ranks.clear();
     sample.lora = None;
+    sample.started = None;
     sample.recognised = false;
     sample.truncated = !text.is_empty() && !text.ends_with(b"\n") && !text.ends_with(b"# EOF");
     let names = names(kind);
     let mut newest_lora = f64::NEG_INFINITY;
     for line in lines(text) {
+        if line.starts_with(STARTED) {
+            let started = parse(line).filter(|series| series.name.as_bytes() == STARTED);
+            let started = started.map(|series| series.value);
+            sample.started = started.filter(|at| at.is_finite() && *at > 0.0);
+            continue;
+        }
         let Some(meaning) = meaning(&names, line) else {
             continue;
         };

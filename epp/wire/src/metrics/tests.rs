@@ -47,6 +47,26 @@ fn kv_usage_that_is_not_said() {
     );
 }
 
+/// Prometheus' own series, on pages of either engine; by itself it is no engine's page.
+#[test]
+fn when_the_process_started() {
+    let started = |page: &str| scan_metrics(EngineKind::Vllm, page.as_bytes());
+    let page =
+        started("process_start_time_seconds 1.79607283692e+09\nvllm:num_requests_running 1\n");
+    assert_eq!(
+        (page.started, page.recognised),
+        (Some(1_796_072_836.92), true)
+    );
+    for none in ["NaN", "0", "-1", "x"] {
+        let page = started(&format!("process_start_time_seconds {none}\n"));
+        assert_eq!((page.started, page.recognised), (None, false), "{none}");
+    }
+    assert_eq!(
+        started("process_start_time_seconds_created 7\n").started,
+        None
+    );
+}
+
 #[test]
 fn a_cut_line_does_not_count_and_a_real_zero_does() {
     let page =

@@ -3,17 +3,21 @@
 use super::{Applied, Ground, Lane};
 use crate::{
     events::{EngineHash, Tier},
-    index::blocks::{Blocks, Dropped, FETCH, Home},
+    index::{
+        blocks::{Blocks, Dropped, FETCH, Home},
+        store::Spot,
+    },
 };
 
 impl Lane {
-    /// Forgets one copy of each block.
+    /// Forgets one copy of each block. Where whole blocks of ours were whose last copy went is put into `gone`.
     pub(crate) fn remove(
         &mut self,
         ground: Ground<'_>,
         hashes: &[EngineHash],
         tier: Tier,
         applied: &mut Applied,
+        mut gone: Option<&mut Vec<Spot>>,
     ) {
         applied.removed += hashes.len() as u64;
         if let Some(parts) = &mut self.parts {
@@ -35,6 +39,9 @@ impl Lane {
                 let Some(home) = self.drop_copy(*hash, tier, applied) else {
                     continue;
                 };
+                if let Some(gone) = &mut gone {
+                    gone.extend(self.spot(home));
+                }
                 pending = self.joined(ground, pending, home, tier);
             }
         }

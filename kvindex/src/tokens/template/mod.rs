@@ -17,7 +17,10 @@ use minijinja::{
 };
 use minijinja_contrib::pycompat::unknown_method_callback;
 
-use super::{Chat, TokensError, chat::Media};
+use super::{
+    Chat, TokensError,
+    chat::{Expected, Media},
+};
 
 const NAME: &str = "chat_template";
 
@@ -45,6 +48,8 @@ pub struct Template {
     /// Names and texts of special tokens.
     specials: Vec<(String, Value)>,
     format: ContentFormat,
+    /// It knows the role `developer`.
+    developers: bool,
 }
 
 impl std::fmt::Debug for Template {
@@ -99,6 +104,10 @@ impl Template {
                 .map(|(name, text)| (name, Value::from(text)))
                 .collect(),
             format: ContentFormat::String,
+            // As vLLM tells.
+            developers: ["'developer'", "\"developer\""]
+                .iter()
+                .any(|name| template.contains(name)),
         };
         made.format = made.probe();
         Ok(made)
@@ -143,9 +152,14 @@ impl Template {
         media: Media<'_>,
     ) -> Result<String, TokensError> {
         let chat = rendering.chat;
-        let text = self.run(chat.variables(self.format, media)?, rendering.now)?;
+        let expected = Expected {
+            format: self.format,
+            developers: self.developers,
+            media,
+        };
+        let text = self.run(chat.variables(expected)?, rendering.now)?;
         if chat.continues() {
-            return continued(text, &chat.final_text()?);
+            return continued(text, &chat.final_text(expected)?);
         }
         Ok(text)
     }
@@ -343,8 +357,116 @@ mod tests {
             render("{{ tools[0] | tojson }} {{ messages[0].tool_calls[0] | tojson }} {{ messages[1] | tojson }}", chat).unwrap(),
             r#"{"type": "function", "function": {"name": "f", "description": null, "parameters": {"z": 1, "a": 2}, "strict": true}} {"id": "1", "type": "function", "function": {"name": "f", "arguments": {"y": 1.5, "b": "ü"}}} {"role": "tool", "content": "ok", "tool_call_id": "1"}"#
         );
-        let bad = r#"{"messages":[{"role":"assistant","tool_calls":[{"function":{"name":"f","arguments":"{"}}]}]}"#;
-        assert!(matches!(render("", bad), Err(TokensError::Request(_))));
+        // What a model once said wrong stays in its conversation for ever.
+        for bad in ["\"{\"", "\"\"", "\"[1]\"", "\"7\"", "null", "[]"] {
+            let chat = format!(
+                r#"{{"messages":[{{"role":"assistant","tool_calls":[{{"function":{{"name":"f","arguments":{bad}}}}}]}}]}}"#
+            );
+            let template = "{{ messages[0].tool_calls[0].function.arguments | tojson }}";
+            assert_eq!(render(template, &chat).unwrap(), "{}", "{bad}");
+        }
+        let none = r#"{"messages":[{"role":"assistant","content":"a","tool_calls":[]}]}"#;
+        let template = "{{ messages[0].content | trim }}{{ messages[0].tool_calls is defined }}";
+        assert_eq!(render(template, none).unwrap(), "aFalse");
+        let parts = r#"{"messages":[{"role":"tool","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]},
+            {"role":"user","content":"c"}]}"#;
+        let template = "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}{% for p in m.content %}<{{ p.text }}>{% endfor %}{% endif %}{% endfor %}";
+        assert_eq!(render(template, parts).unwrap(), "a\nb<c>");
+    }
+
+    /// A medium is where its message is, however that is shaped.
+    #[test]
+    fn media_stand_where_engines_put_them() {
+        let show = |template: &str, chat: &str, media: Media<'_>| {
+            let chat = Chat::parse(chat.as_bytes()).unwrap();
+            let rendering = Rendering {
+                chat: &chat,
+                now: 0,
+            };
+            let template = Template::new(template, Vec::new()).unwrap();
+            template.render_with(&rendering, media)
+        };
+        let chat = r#"{"messages":[{"role":"system","content":[{"type":"text","text":"x-anthropic-billing-header: 1"},{"type":"text","text":"s"}]},
+            {"role":"tool","content":[{"type":"text","text":"a"},{"type":"image_url","image_url":{"url":"u"}}]},
+            {"role":"developer","content":[{"type":"text","text":"d"},{"type":"input_audio"}]}]}"#;
+        let parts = "{% for m in messages %}<{{ m.role }}>{% if m.content is string %}{{ m.content }}{% else %}{% for p in m.content %}[{{ p.type }} {{ p.text }}]{% endfor %}{% endif %}{% endfor %}";
+        let text = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}";
+        assert_eq!(
+            show(parts, chat, Media::Parts).unwrap(),
+            "<system>s\n\nd<tool>[text a][image ]"
+        );
+        assert_eq!(
+            show(parts, chat, Media::Text("M")).unwrap(),
+            "<system>s\n\nd\nM<tool>[text a][text M]"
+        );
+        assert_eq!(
+            show(text, chat, Media::Text("M")).unwrap(),
+            "<system>s\n\nM<tool>M"
+        );
+        for template in [parts, text] {
+            let refused = show(template, chat, Media::Refused);
+            assert!(matches!(refused, Err(TokensError::Unsupported(_))));
+        }
+        let continued = r#"{"messages":[{"role":"user","content":"a"},{"role":"assistant","content":[{"type":"image_url"},{"type":"text","text":"b"}]}],
+            "continue_final_message":true,"add_generation_prompt":false}"#;
+        assert_eq!(
+            show(parts, continued, Media::Parts).unwrap(),
+            "<user>[text a]<assistant>[image ][text b"
+        );
+        assert_eq!(
+            show(text, continued, Media::Text("M")).unwrap(),
+            "<user>a<assistant>M"
+        );
+    }
+
+    #[test]
+    fn texts_that_say_nothing_are_left_out() {
+        let chat = r#"{"messages":[{"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":""},
+            {"type":"refusal","refusal":null},{"type":"text","text":null},{"type":"text","text":"b"}]}]}"#;
+        assert_eq!(
+            render("{{ messages[0].content | trim }}", chat).unwrap(),
+            "a\nb"
+        );
+        let parts = "{% for p in messages[0]['content'] %}<{{ p.text }}>{% endfor %}";
+        assert_eq!(render(parts, chat).unwrap(), "<a><><b>");
+        let billed = |text: &str| {
+            let chat = serde_json::json!({"messages": [{"role": "system", "content": text}, {"role": "user", "content": text}]});
+            render(
+                "{% for m in messages %}[{{ m.content }}]{% endfor %}",
+                &chat.to_string(),
+            )
+            .unwrap()
+        };
+        let line = "x-anthropic-billing-header: cch=1";
+        assert_eq!(billed(line), format!("[][{line}]"));
+        assert_eq!(
+            billed(&format!("{line}\nYou help.")),
+            format!("[You help.][{line}\nYou help.]")
+        );
+        assert_eq!(
+            billed(&format!("a {line}")),
+            format!("[a {line}][a {line}]")
+        );
+    }
+
+    #[test]
+    fn developers_are_the_system_where_a_template_knows_none() {
+        let chat = r#"{"messages":[{"role":"system","content":"a"},{"role":"user","content":"u"},
+            {"role":"developer","content":"b"},{"role":"system","content":""}]}"#;
+        let template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}";
+        assert_eq!(render(template, chat).unwrap(), "<system>a\n\nb<user>u");
+        let first =
+            r#"{"messages":[{"role":"developer","content":"b"},{"role":"user","content":"u"}]}"#;
+        assert_eq!(render(template, first).unwrap(), "<system>b<user>u");
+        let knows = format!("{{# 'developer' #}}{template}");
+        assert_eq!(
+            render(&knows, chat).unwrap(),
+            "<system>a<user>u<developer>b<system>"
+        );
+        // Without a developer nobody's messages move.
+        let system =
+            r#"{"messages":[{"role":"user","content":"u"},{"role":"system","content":"a"}]}"#;
+        assert_eq!(render(template, system).unwrap(), "<user>u<system>a");
     }
 
     #[test]
@@ -353,6 +475,13 @@ mod tests {
             "chat_template_kwargs":{"enable_thinking":false,"n":3}}"#;
         let template = "{{ add_generation_prompt }}{{ enable_thinking }}{{ n }}{{ tools is none }}";
         assert_eq!(render(template, chat).unwrap(), "FalseFalse3True");
+        let both = r#"{"messages":[{"role":"user","content":"hi"}],"reasoning_effort":"none","documents":null,
+            "chat_template_kwargs":{"add_generation_prompt":false,"reasoning_effort":"high","documents":[1]}}"#;
+        let template =
+            "{{ add_generation_prompt }}{{ reasoning_effort }}{{ enable_thinking }}{{ documents }}";
+        assert_eq!(render(template, both).unwrap(), "TruenoneFalse[1]");
+        let effort = r#"{"messages":[{"role":"user","content":"hi"}],"reasoning_effort":"low"}"#;
+        assert_eq!(render("{{ enable_thinking }}", effort).unwrap(), "True");
         let own = r#"{"messages":[{"role":"user","content":"hi"}],"chat_template":"x"}"#;
         assert!(matches!(render("", own), Err(TokensError::Unsupported(_))));
         assert!(matches!(
