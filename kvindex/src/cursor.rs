@@ -285,6 +285,8 @@ impl Cursor {
             self.next = None;
             self.published = None;
             self.stray = None;
+            // From its beginning it may be asked again.
+            self.tried = None;
         }
         new
     }
@@ -502,6 +504,7 @@ mod tests {
         cursor.replay_over();
         assert_eq!((cursor.last(), cursor.published()), (None, None));
         assert_eq!(cursor.counts().restarts, 1);
+        assert_eq!(cursor.clone().live(3, Some(9.0)), ask(0));
         assert_eq!(cursor.live(0, Some(9.0)), APPLY);
         assert_eq!(cursor.counts().restarts, 1);
 
