@@ -36,7 +36,8 @@ fn wicketgate() -> &'static Path {
 
 /// Says something even when the test runner keeps what passing tests print.
 fn say(line: &str) {
-    writeln!(std::io::stderr(), "{line}").unwrap();
+    let mut out = std::io::stderr();
+    writeln!(out, "{line}").unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
