@@ -443,7 +443,7 @@ async fn every_prompt_goes_on() {
         .await;
     assert_eq!(
         (&found["prompt"], found["blocks"].as_u64()),
-        (&json!("no_tokenizer"), Some(0)),
+        (&json!("tokenized"), Some(0)),
         "{found}"
     );
     for odd in [
