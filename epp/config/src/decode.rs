@@ -165,14 +165,11 @@ pub(crate) fn map(
             }
             continue;
         }
+        if let Some(value) = value(&entry.value, &field.shape, &below, out) {
+            map.insert(entry.key.clone(), value);
+        }
         let refused = match field.status {
-            Status::Works => {
-                if let Some(value) = value(&entry.value, &field.shape, &below, out) {
-                    map.insert(entry.key.clone(), value);
-                }
-                continue;
-            }
-            // What stands below it does not matter.
+            Status::Works => continue,
             Status::Planned => format!(
                 "`{}` is planned but not supported yet; remove it",
                 field.key

@@ -464,7 +464,13 @@ pub(crate) fn check_warm(section: &Section, server: &Server, out: &mut Decoded) 
         let what = "needs `kvIndex.seed`, the same for all replicas, such as `seed: ${env:NAME}`: keys of another seed mean nothing here";
         out.fault("kvIndex.warmFrom", what);
     }
-    if section.events.mode == "off" {
+    let silent = match section.events.mode.as_str() {
+        "off" => true,
+        // Engines are asked for events where some model has a tokeniser.
+        "auto" => section.tokenizers.is_empty(),
+        _ => false,
+    };
+    if silent {
         let what = "needs `kvIndex.events`: without the engine's events nobody can tell whether a snapshot is still true";
         out.fault("kvIndex.warmFrom", what);
     }
