@@ -484,7 +484,7 @@ async fn without_a_token_no_page_of_a_browser_gets_in() {
         Command::Serve,
         "  endpoints: []\n",
         &server,
-        "",
+        "kvIndex: {enabled: false}\n",
         &[],
     )
     .await;
