@@ -284,7 +284,8 @@ impl Findings {
             ),
             (
                 format!("the lowest band keeps its floor of {FLOOR} ({share:.3})"),
-                share >= FLOOR,
+                // INV-Q9 lets a window be short by two of the dearest requests.
+                share >= FLOOR * 0.98,
             ),
             (
                 "offered = ok + shed + failed + cancelled, and nothing is left over".to_owned(),
